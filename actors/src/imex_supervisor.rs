@@ -1,0 +1,1 @@
+//! imex_supervisor

@@ -1,0 +1,13 @@
+//! The actor runtime, and the actors of agent, runner and controller.
+
+pub mod agent;
+pub mod channel_allocator;
+pub mod controller;
+pub mod dra;
+pub mod gpu_inventory;
+pub mod imex_supervisor;
+pub mod node_link;
+pub mod nvml;
+pub mod runner;
+pub mod runtime;
+pub mod slice_publisher;

@@ -1,0 +1,1 @@
+//! slice_publisher

@@ -1,0 +1,117 @@
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What one node must serve and what it has entered. Named after its Node.
+///
+/// The spec is written by the controller alone, the status by that node's agent alone: nobody contends. It outlives
+/// its Node while it lists a channel.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "imex.heddle.dev",
+    version = "v1alpha1",
+    kind = "IMEXNode",
+    plural = "imexnodes",
+    status = "IMEXNodeStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Domain", type_ = "string", json_path = ".spec.domain"),
+    printcolumn(name = "Serves", type_ = "string", json_path = ".status.daemon.domain"),
+    printcolumn(name = "Daemon", type_ = "string", json_path = ".status.daemon.state"),
+    printcolumn(name = "Clique", type_ = "string", json_path = ".status.clique"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct IMEXNodeSpec {
+    /// Name of the IMEXDomain that this node's daemon must serve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// The node may enter a channel only with a view of the domain at least as new as this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<EpochMark>,
+}
+
+/// A point in the history of an IMEX domain's channel map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct EpochMark {
+    /// Name of the IMEXDomain.
+    pub domain: String,
+    /// Its `status.epoch`.
+    pub epoch: u64,
+}
+
+/// What a node's agent reports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct IMEXNodeStatus {
+    /// `<clusterUUID>.<cliqueId>`; absent on a node without NVLink fabric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clique: Option<String>,
+    /// `/proc/sys/kernel/random/boot_id`.
+    #[serde(default, rename = "bootID")]
+    pub boot_id: String,
+    /// `ImexChannelCount` of the kernel module.
+    #[serde(default)]
+    pub channel_count: u32,
+    /// Addresses at which peers may reach the daemon, the preferred one first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// The IMEX daemon as it is.
+    #[serde(default)]
+    pub daemon: DaemonStatus,
+    /// The channels this node has entered, by ComputeDomain UID.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub channels: BTreeMap<String, NodeChannel>,
+    /// The newest channel map that this agent has decided on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed: Option<EpochMark>,
+    /// Version of the agent.
+    #[serde(default)]
+    pub agent_version: String,
+}
+
+/// A channel that a node has entered for a ComputeDomain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct NodeChannel {
+    /// The number.
+    pub channel: u32,
+    /// Name of the IMEXDomain that the number is of.
+    pub domain: String,
+    /// When it was entered, RFC 3339.
+    #[serde(default)]
+    pub since: String,
+}
+
+/// A node's IMEX daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DaemonStatus {
+    /// The daemon's own word (`READY`, `WAITING_FOR_PEERS`, …), or `DOWN` while none runs.
+    #[serde(default)]
+    pub state: String,
+    /// Name of the IMEXDomain that it was started for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// Its index by its own word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
+    /// Since when the state holds, RFC 3339.
+    #[serde(default)]
+    pub since: String,
+    /// Its version.
+    #[serde(default)]
+    pub version: String,
+    /// Peers to which its connection stands.
+    #[serde(default)]
+    pub peers_connected: u32,
+    /// What NVML says must be done, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery_action: Option<String>,
+    /// End of its certificate's life, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_not_after: Option<String>,
+    /// Why it is not READY, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}

@@ -1,0 +1,100 @@
+//! Errors that speak to a person, sorted where they are born.
+
+use std::fmt;
+
+/// What may be done about a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Trying again cannot help: the object itself must change.
+    Permanent,
+    /// Trying again may help.
+    Retryable,
+    /// This process cannot go on; it ends with a non-zero exit code.
+    Fatal,
+}
+
+/// One thing that went wrong: the same words go to the kubelet, the condition, the Event and the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Fault {
+    /// What may be done about it.
+    pub class: Class,
+    /// CamelCase reason of conditions and Events, from a closed set: the constants in [`reason`].
+    pub reason: &'static str,
+    /// What happened, to which object, what to do. One sentence, no trailing full stop.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault that no retry mends.
+    pub fn permanent(reason: &'static str, message: impl fmt::Display) -> Self {
+        Self { class: Class::Permanent, reason, message: message.to_string() }
+    }
+
+    /// A fault that may pass.
+    pub fn retryable(reason: &'static str, message: impl fmt::Display) -> Self {
+        Self { class: Class::Retryable, reason, message: message.to_string() }
+    }
+
+    /// A fault that ends the process.
+    pub fn fatal(reason: &'static str, message: impl fmt::Display) -> Self {
+        Self { class: Class::Fatal, reason, message: message.to_string() }
+    }
+}
+
+/// Reasons, as they appear in conditions, Events and metric labels.
+pub mod reason {
+    macro_rules! reasons {
+        ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+            $($(#[$doc])* pub const $name: &str = $text;)*
+            /// Every reason, for zero series and for the troubleshooting page.
+            pub const ALL: &[&str] = &[$($text),*];
+        };
+    }
+    reasons! {
+        /// The claim's opaque config cannot be used.
+        INVALID_CONFIG = "InvalidConfig";
+        /// The claim is not allocated to this node and driver, or is another claim of the same name.
+        CLAIM_MISMATCH = "ClaimMismatch";
+        /// The claim names a ComputeDomain of another namespace.
+        NAMESPACE_MISMATCH = "NamespaceMismatch";
+        /// The ComputeDomain does not exist, or another one has its name.
+        COMPUTE_DOMAIN_GONE = "ComputeDomainGone";
+        /// The ComputeDomain is being deleted.
+        COMPUTE_DOMAIN_DELETING = "ComputeDomainDeleting";
+        /// The node's NVLink fabric is not usable.
+        FABRIC_UNHEALTHY = "FabricUnhealthy";
+        /// The node's IMEX daemon is not READY in the domain that the claim needs.
+        DAEMON_NOT_READY = "DaemonNotReady";
+        /// The node does not serve the IMEX domain that the claim needs yet.
+        DOMAIN_PENDING = "DomainPending";
+        /// The domain's view of this node is older than its fence.
+        VIEW_STALE = "ViewStale";
+        /// The ComputeDomain's channel is being drained; a new one follows.
+        CHANNEL_DRAINING = "ChannelDraining";
+        /// The ComputeDomain has no channel in this IMEX domain yet.
+        CHANNEL_PENDING = "ChannelPending";
+        /// No number is free.
+        CHANNELS_EXHAUSTED = "ChannelsExhausted";
+        /// Objects disagree about a channel; nothing is re-numbered by itself.
+        CHANNEL_CLASH = "ChannelClash";
+        /// The node's own files (CDI, checkpoint, device list) could not be read or written.
+        NODE_IO = "NodeIO";
+        /// The API server could not be asked.
+        API_UNAVAILABLE = "ApiUnavailable";
+        /// Another call for the same claim is under way, or has undone it.
+        SUPERSEDED = "Superseded";
+        /// The time the kubelet gives is over.
+        DEADLINE = "DeadlineExceeded";
+        /// A template of the wanted name exists and is not ours.
+        TEMPLATE_CONFLICT = "TemplateConflict";
+        /// An IMEX domain has no index left for this node.
+        DOMAIN_FULL = "DomainFull";
+        /// The domain's members differ in something that must be equal.
+        MEMBER_MISMATCH = "MemberMismatch";
+        /// NVML could not be used.
+        NVML = "NvmlUnavailable";
+        /// A setting cannot be used.
+        SETTINGS = "InvalidSettings";
+    }
+}

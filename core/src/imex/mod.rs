@@ -1,0 +1,1 @@
+//! IMEX: domain names, node map, hosts, daemon configuration, daemon states, readiness.

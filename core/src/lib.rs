@@ -1,0 +1,17 @@
+//! What Heddle decides: object types and pure functions over them.
+//!
+//! Nothing here does I/O, reads a clock or the environment, or iterates in an unordered way. The agent's and
+//! the controller's actors run the effects that these functions return; tests and models call the very same
+//! functions.
+
+pub mod api;
+pub mod claim;
+pub mod clique;
+pub mod controller;
+pub mod fault;
+pub mod imex;
+pub mod invariants;
+pub mod inventory;
+pub mod names;
+pub mod protocol;
+pub mod slices;

@@ -1,0 +1,53 @@
+//! Names that users, other drivers and other processes see. Those of the existing driver are kept, so that
+//! workloads need no change.
+
+/// DRA driver name of the slots.
+pub const DRIVER: &str = "compute-domain.nvidia.com";
+/// DRA driver name of whole GPUs.
+pub const GPU_DRIVER: &str = "gpu.nvidia.com";
+/// DeviceClass that a workload's channel request names.
+pub const CHANNEL_DEVICE_CLASS: &str = "compute-domain-default-channel.nvidia.com";
+/// DeviceClass of whole GPUs.
+pub const GPU_DEVICE_CLASS: &str = "gpu.nvidia.com";
+/// API group and version of ComputeDomain and of the opaque config.
+pub const COMPUTE_DOMAIN_API_VERSION: &str = "resource.nvidia.com/v1beta1";
+/// Kind of the opaque config in a channel claim.
+pub const CHANNEL_CONFIG_KIND: &str = "ComputeDomainChannelConfig";
+/// Name of the one request in a generated ResourceClaimTemplate.
+pub const CHANNEL_REQUEST: &str = "channel";
+/// Finalizer of ComputeDomains and of their generated templates.
+pub const FINALIZER: &str = "resource.nvidia.com/computeDomain";
+/// Label with the UID of the ComputeDomain, on templates and on the claims made from them.
+pub const COMPUTE_DOMAIN_LABEL: &str = "resource.nvidia.com/computeDomain";
+/// Label that says what a generated template is for.
+pub const TARGET_LABEL: &str = "resource.nvidia.com/computeDomainTarget";
+/// Value of [`TARGET_LABEL`] on the template that workloads use.
+pub const TARGET_WORKLOAD: &str = "Workload";
+
+/// CDI vendor of channel devices.
+pub const CDI_VENDOR: &str = "k8s.compute-domain.nvidia.com";
+/// CDI class of channel devices.
+pub const CDI_CLASS: &str = "claim";
+/// CDI kind under which the NVIDIA Container Toolkit publishes GPUs.
+pub const TOOLKIT_GPU_CDI_KIND: &str = "nvidia.com/gpu";
+
+/// Folder of the channel device nodes, as CUDA looks for them inside a container.
+pub const CHANNEL_DEVICE_DIR: &str = "/dev/nvidia-caps-imex-channels";
+/// Name of the channels' character-device major in `/proc/devices`.
+pub const CHANNEL_MAJOR_NAME: &str = "nvidia-caps-imex-channels";
+/// Environment variable in a container whose node has no NVLink fabric and so gives no channel.
+pub const NO_CHANNEL_ENV: &str = "HEDDLE_IMEX_CHANNEL";
+
+/// Slots that a node publishes when nothing else is set.
+pub const DEFAULT_SLOTS: u32 = 16;
+/// Most slots a node may publish: one claim holds at most 32 devices, and `Domain` mode takes all slots at once.
+pub const MAX_SLOTS: u32 = 31;
+/// Members of an IMEX domain when nothing else is set: the nodes of an NVL72 rack.
+pub const DEFAULT_MAX_MEMBERS: u32 = 18;
+/// `ImexChannelCount` of the NVIDIA kernel module when nothing else is set.
+pub const DEFAULT_CHANNEL_COUNT: u32 = 2048;
+
+/// Who writes our Events, and the field manager of our writes.
+pub const CONTROLLER: &str = "heddle-controller";
+/// Who writes a node's Events, and the field manager of its writes.
+pub const AGENT: &str = "heddle-agent";

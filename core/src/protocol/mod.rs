@@ -1,0 +1,1 @@
+//! The channel protocol: allocate, enter, leave, drain, fence, free.

@@ -1,0 +1,1 @@
+//! ResourceSlices of a node: slots and GPUs, pool generations.

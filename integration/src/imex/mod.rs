@@ -1,0 +1,1 @@
+//! The fake IMEX daemon, its control tool, and what CUDA asks of the kernel.

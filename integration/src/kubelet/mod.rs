@@ -1,0 +1,1 @@
+//! A kubelet double that calls plugins as the real one does, and its containers.
