@@ -1,0 +1,1 @@
+//! What Prepare and Unprepare do next.

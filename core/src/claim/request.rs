@@ -1,0 +1,1 @@
+//! What a claim asks of this node.
