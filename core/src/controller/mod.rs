@@ -1,1 +1,2 @@
-//! What the controller decides: templates, membership, placement of exclusive domains, drain and free, status.
+//! Pure decisions of the controller.
+pub mod placement;

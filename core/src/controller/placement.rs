@@ -1,0 +1,1 @@
+//! Which IMEX domain each node serves.

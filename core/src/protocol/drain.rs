@@ -1,0 +1,39 @@
+use std::collections::BTreeSet;
+
+use crate::api::{ChannelState, IMEXDomain, IMEXDomainStatus};
+
+/// Closes the channels of ComputeDomains that are gone to new enters. `None` if none of them is Active.
+///
+/// Guard of the write: the resourceVersion of `domain`. `gone` are UIDs: a ComputeDomain created anew under the same
+/// name is another.
+pub fn drain(domain: &IMEXDomain, gone: &BTreeSet<String>) -> Option<IMEXDomainStatus> {
+    let mut status = domain.status.clone()?;
+    let epoch = status.epoch + 1;
+    let mut changed = false;
+    for (_, entry) in
+        status.channels.iter_mut().filter(|(uid, e)| e.state == ChannelState::Active && gone.contains(*uid))
+    {
+        entry.state = ChannelState::Draining;
+        entry.epoch = epoch;
+        changed = true;
+    }
+    status.epoch = epoch;
+    changed.then_some(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::samples::*;
+
+    #[test]
+    fn a_batch_is_one_epoch_and_one_write() {
+        let domain = with_channel(with_channel(with_channel(shared("d"), "a", 1), "b", 2), "c", 3);
+        let status = drain(&domain, &["a", "b", "nobody"].map(String::from).into()).unwrap();
+        assert_eq!(status.epoch, 4);
+        let states: Vec<_> = status.channels.values().map(|e| (e.state, e.epoch)).collect();
+        assert_eq!(states, [(ChannelState::Draining, 4), (ChannelState::Draining, 4), (ChannelState::Active, 3)]);
+        let drained = IMEXDomain { status: Some(status), ..domain };
+        assert_eq!(drain(&drained, &["a".to_string()].into()), None);
+    }
+}

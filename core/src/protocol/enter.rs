@@ -1,0 +1,193 @@
+use super::{marks, name};
+use crate::api::{ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXNode, IMEXNodeStatus, NodeChannel};
+use crate::fault::{Fault, reason};
+
+/// What to do for a claim of a ComputeDomain on this node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Enter {
+    /// The node has entered this channel.
+    Already(u32),
+    /// Write this status to the own IMEXNode; the node has then entered `channel`.
+    Write {
+        /// The number.
+        channel: u32,
+        /// The whole new status.
+        status: IMEXNodeStatus,
+    },
+    /// The ComputeDomain has no number in this domain: [`allocate`](super::allocate()) one.
+    NeedsChannel,
+    /// Decide again when an object changes.
+    Wait(Fault),
+    /// Objects contradict each other; nothing is re-numbered by itself.
+    Refuse(Fault),
+}
+
+/// Enters the ComputeDomain's channel, before any effect of Prepare.
+///
+/// Guard of the write: the resourceVersion of `node`. What it rests on beyond that is checked here: the node serves
+/// this domain, and the view of the domain is not older than the node's marks.
+pub fn enter(node: &IMEXNode, domain: &IMEXDomain, cd: &ComputeDomainRef, now: &str) -> Enter {
+    if let Err(fault) = serves(node, domain).and_then(|()| admits(domain, cd)).and_then(|()| fresh(node, domain)) {
+        return Enter::Wait(fault);
+    }
+    let entry = domain.status.as_ref().and_then(|status| status.channels.get(&cd.uid));
+    let listed = node.status.as_ref().and_then(|status| status.channels.get(&cd.uid));
+    let (node_name, domain_name) = (name(node), name(domain));
+    let who = format!("ComputeDomain {}/{}", cd.namespace, cd.name);
+    match (listed, entry) {
+        (Some(listed), _) if listed.domain != domain_name => Enter::Wait(Fault::retryable(
+            reason::DOMAIN_PENDING,
+            format!("node {node_name} has not left channel {} of domain {} for {who}", listed.channel, listed.domain),
+        )),
+        (Some(listed), Some(entry)) if listed.channel == entry.channel => Enter::Already(entry.channel),
+        (Some(listed), Some(entry)) => Enter::Refuse(Fault::permanent(
+            reason::CHANNEL_CLASH,
+            format!(
+                "node {node_name} uses channel {} for {who}, domain {domain_name} says {}; delete its pods on this node",
+                listed.channel, entry.channel
+            ),
+        )),
+        (Some(listed), None) => Enter::Wait(Fault::retryable(
+            reason::CHANNEL_CLASH,
+            format!(
+                "node {node_name} uses channel {} for {who}, domain {domain_name} no longer lists it; waiting for the controller to restore it",
+                listed.channel
+            ),
+        )),
+        (None, None) => Enter::NeedsChannel,
+        (None, Some(entry)) if entry.state == ChannelState::Draining => Enter::Wait(Fault::retryable(
+            reason::CHANNEL_DRAINING,
+            format!("channel {} of {who} is being drained in domain {domain_name}", entry.channel),
+        )),
+        (None, Some(entry)) => match beyond(node, entry.channel) {
+            Some(count) => Enter::Refuse(Fault::permanent(
+                reason::MEMBER_MISMATCH,
+                format!(
+                    "node {node_name} has {count} IMEX channels, {who} has channel {} in domain {domain_name}; set NVreg ImexChannelCount alike on all nodes",
+                    entry.channel
+                ),
+            )),
+            None => {
+                let mut status = node.status.clone().unwrap_or_default();
+                let listed = NodeChannel { channel: entry.channel, domain: domain_name.into(), since: now.into() };
+                status.channels.insert(cd.uid.clone(), listed);
+                Enter::Write { channel: entry.channel, status }
+            }
+        },
+    }
+}
+
+/// The node's daemon is meant for this domain.
+fn serves(node: &IMEXNode, domain: &IMEXDomain) -> Result<(), Fault> {
+    if node.spec.domain.as_deref() == Some(name(domain)) {
+        return Ok(());
+    }
+    let now = node.spec.domain.as_deref().unwrap_or("none yet");
+    let text = format!("node {} serves IMEX domain {now}, not {}", name(node), name(domain));
+    Err(Fault::retryable(reason::DOMAIN_PENDING, text))
+}
+
+/// An exclusive domain is for its own ComputeDomain alone.
+pub(super) fn admits(domain: &IMEXDomain, cd: &ComputeDomainRef) -> Result<(), Fault> {
+    let owner = domain.spec.compute_domain.as_ref();
+    if domain.spec.kind == DomainKind::Shared || owner.is_some_and(|owner| owner.uid == cd.uid) {
+        return Ok(());
+    }
+    let owner = owner.map_or_else(|| "another".into(), |owner| format!("{}/{}", owner.namespace, owner.name));
+    let text = format!("IMEX domain {} belongs to ComputeDomain {owner} alone", name(domain));
+    Err(Fault::retryable(reason::DOMAIN_PENDING, text))
+}
+
+/// The view of the domain is not older than what the node must decide by.
+fn fresh(node: &IMEXNode, domain: &IMEXDomain) -> Result<(), Fault> {
+    let known = domain.status.as_ref().map_or(0, |status| status.epoch);
+    let needed = marks::mark(node, name(domain));
+    if known >= needed {
+        return Ok(());
+    }
+    let text =
+        format!("node {} knows IMEX domain {} up to epoch {known}, needs epoch {needed}", name(node), name(domain));
+    Err(Fault::retryable(reason::VIEW_STALE, text))
+}
+
+/// The node's number of channels if `channel` is not below it. A node that reports none is not judged.
+fn beyond(node: &IMEXNode, channel: u32) -> Option<u32> {
+    let count = node.status.as_ref().map_or(0, |status| status.channel_count);
+    (count > 0 && channel >= count).then_some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::EpochMark;
+    use crate::protocol::{drain, samples::*};
+
+    fn wait(decision: Enter) -> &'static str {
+        match decision {
+            Enter::Wait(fault) => fault.reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_node_enters_the_number_that_the_domain_lists() {
+        let domain = with_channel(shared("d"), "green", 7);
+        let mut node = member_of("n1", "d");
+        let Enter::Write { channel: 7, status } = enter(&node, &domain, &cd("green"), "now") else { panic!() };
+        assert_eq!(status.channels["green"], NodeChannel { channel: 7, domain: "d".into(), since: "now".into() });
+        node.status = Some(status);
+        assert_eq!(enter(&node, &domain, &cd("green"), "later"), Enter::Already(7));
+        assert_eq!(enter(&node, &domain, &cd("blue"), "now"), Enter::NeedsChannel);
+    }
+
+    #[test]
+    fn a_node_of_another_domain_waits() {
+        let domain = with_channel(shared("d"), "green", 7);
+        assert_eq!(wait(enter(&member_of("n1", "x"), &domain, &cd("green"), "")), reason::DOMAIN_PENDING);
+        assert_eq!(
+            wait(enter(&IMEXNode::new("n1", Default::default()), &domain, &cd("green"), "")),
+            reason::DOMAIN_PENDING
+        );
+        let foreign = exclusive("x", "red");
+        assert_eq!(wait(enter(&member_of("n1", "x"), &foreign, &cd("green"), "")), reason::DOMAIN_PENDING);
+        let mut left_behind = member_of("n1", "d");
+        left_behind.status = listing("x", "green", 3).status;
+        assert_eq!(wait(enter(&left_behind, &domain, &cd("green"), "")), reason::DOMAIN_PENDING);
+    }
+
+    #[test]
+    fn a_view_older_than_a_mark_decides_nothing() {
+        let domain = with_channel(shared("d"), "green", 7);
+        let epoch = domain.status.as_ref().unwrap().epoch;
+        let mut node = member_of("n1", "d");
+        node.spec.fence = Some(EpochMark { domain: "d".into(), epoch: epoch + 1 });
+        assert_eq!(wait(enter(&node, &domain, &cd("green"), "")), reason::VIEW_STALE);
+        node.spec.fence = Some(EpochMark { domain: "d".into(), epoch });
+        assert!(matches!(enter(&node, &domain, &cd("green"), ""), Enter::Write { .. }));
+        node.status.get_or_insert_default().observed = Some(EpochMark { domain: "d".into(), epoch: epoch + 1 });
+        assert_eq!(wait(enter(&node, &domain, &cd("green"), "")), reason::VIEW_STALE);
+    }
+
+    #[test]
+    fn nobody_new_enters_a_draining_channel() {
+        let mut domain = with_channel(shared("d"), "green", 7);
+        domain.status = drain(&domain, &["green".to_string()].into());
+        assert_eq!(wait(enter(&member_of("n1", "d"), &domain, &cd("green"), "")), reason::CHANNEL_DRAINING);
+        let inside = listing("d", "green", 7);
+        assert_eq!(enter(&inside, &domain, &cd("green"), ""), Enter::Already(7));
+    }
+
+    #[test]
+    fn contradictions_are_never_renumbered() {
+        let domain = with_channel(shared("d"), "green", 7);
+        assert!(
+            matches!(enter(&listing("d", "green", 3), &domain, &cd("green"), ""), Enter::Refuse(f) if f.reason == reason::CHANNEL_CLASH)
+        );
+        assert_eq!(wait(enter(&listing("d", "blue", 3), &domain, &cd("blue"), "")), reason::CHANNEL_CLASH);
+        let mut small = member_of("n1", "d");
+        small.status.get_or_insert_default().channel_count = 7;
+        assert!(
+            matches!(enter(&small, &domain, &cd("green"), ""), Enter::Refuse(f) if f.reason == reason::MEMBER_MISMATCH)
+        );
+    }
+}
