@@ -1,1 +1,35 @@
 //! IMEX: domain names, node map, hosts, daemon configuration, daemon states, readiness.
+
+mod config;
+mod daemon;
+mod domain;
+mod hosts;
+mod node_map;
+mod readiness;
+mod step;
+
+pub use config::{DaemonFiles, KNOWN_KEYS, daemon_config, daemon_settings};
+pub use daemon::{Daemon, DaemonState, OwnRow, own_index, own_row};
+pub use domain::{DomainConfig, desired, exclusive_domain_name, shared_domain_name};
+pub use hosts::{SENTINEL, hosts, hosts_file};
+pub use node_map::{member_name, node_map, node_map_hash};
+pub use readiness::readiness;
+pub use step::{Step, next};
+
+/// The first `len` hexadecimal digits of the SHA-256 of `text`.
+fn short_hash(text: &str, len: usize) -> String {
+    let mut hex = sha256(text);
+    hex.truncate(len);
+    hex
+}
+
+/// The SHA-256 of `text` in hex.
+fn sha256(text: &str) -> String {
+    use std::fmt::Write as _;
+
+    use sha2::{Digest, Sha256};
+    Sha256::digest(text.as_bytes()).iter().fold(String::with_capacity(64), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}

@@ -1,0 +1,166 @@
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+
+/// The state of a daemon, by its own word.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DaemonState {
+    /// It begins.
+    Initializing,
+    /// It opens the server for authenticated peers.
+    StartingAuthServer,
+    /// It waits for its quorum.
+    WaitingForPeers,
+    /// It waits for the importers of its last life.
+    WaitingForRecovery,
+    /// It prepares the GPUs.
+    InitGpu,
+    /// It serves.
+    Ready,
+    /// It ends.
+    ShuttingDown,
+    /// It does not answer.
+    Unavailable,
+    /// None runs. Our own word.
+    #[default]
+    Down,
+    /// A word that we do not know.
+    Other(String),
+}
+
+const WORDS: &[(&str, DaemonState)] = &[
+    ("INITIALIZING", DaemonState::Initializing),
+    ("STARTING_AUTH_SERVER", DaemonState::StartingAuthServer),
+    ("WAITING_FOR_PEERS", DaemonState::WaitingForPeers),
+    ("WAITING_FOR_RECOVERY", DaemonState::WaitingForRecovery),
+    ("INIT_GPU", DaemonState::InitGpu),
+    ("READY", DaemonState::Ready),
+    ("SHUTTING_DOWN", DaemonState::ShuttingDown),
+    ("UNAVAILABLE", DaemonState::Unavailable),
+    ("DOWN", DaemonState::Down),
+];
+
+impl DaemonState {
+    /// Reads the control tool's answer: one word and a line end. The whole word is compared, as `NOT_READY` contains
+    /// `READY`; an unknown one is kept, cut at 64 characters.
+    pub fn parse(text: &str) -> Self {
+        let word = text.strip_suffix('\n').unwrap_or(text);
+        WORDS
+            .iter()
+            .find(|(known, _)| *known == word)
+            .map_or_else(|| Self::Other(word.trim().chars().take(64).collect()), |(_, state)| state.clone())
+    }
+}
+
+impl fmt::Display for DaemonState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match WORDS.iter().find(|(_, state)| state == self) {
+            Some((word, _)) => f.write_str(word),
+            None => match self {
+                Self::Other(word) => f.write_str(word),
+                _ => Ok(()),
+            },
+        }
+    }
+}
+
+/// A node's daemon as its runner reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Daemon {
+    /// The domain that it was started for; none while none is configured.
+    pub domain: Option<String>,
+    /// Its own word.
+    pub state: DaemonState,
+    /// Its index by its own word.
+    pub index: Option<u32>,
+    /// SHA-256 of the node map that it was started with, in hex.
+    pub node_map_hash: String,
+    /// Why it is not READY, for people.
+    pub message: String,
+}
+
+/// The own index in the daemon's log line `… Identified this node as ID <n>`, which is authoritative (upstream 1418).
+pub fn own_index(log_line: &str) -> Option<u32> {
+    let (_, rest) = log_line.split_once("Identified this node as ID ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// What the daemon's view of the domain says of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnRow {
+    /// Version of the driver that the daemon came with.
+    pub version: String,
+    /// Peers to which the connection stands, without itself.
+    pub peers_connected: u32,
+}
+
+/// The node's own row in the answer to `nvidia-imex-ctl -N -j`. Spellings that we do not know count as not connected,
+/// fields that are missing as empty; none if the text is no such answer or has no row `index`.
+pub fn own_row(json: &str, index: u32) -> Option<OwnRow> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Domain {
+        nodes: BTreeMap<String, Node>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Node {
+        version: String,
+        connections: BTreeMap<String, Connection>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Connection {
+        status: String,
+    }
+    let domain: Domain = serde_json::from_str(json).ok()?;
+    let own = index.to_string();
+    let row = domain.nodes.get(&own)?;
+    let connected = row.connections.iter().filter(|(peer, link)| **peer != own && link.status == "CONNECTED").count();
+    Some(OwnRow { version: row.version.chars().take(64).collect(), peers_connected: u32::try_from(connected).ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_is_the_whole_word() {
+        assert_eq!(DaemonState::parse("READY\n"), DaemonState::Ready);
+        for text in ["NOT_READY\n", "READY \n", "READY\n\n", "ready\n", "READY\nwarning\n", ""] {
+            assert_ne!(DaemonState::parse(text), DaemonState::Ready, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_written_as_it_was_read() {
+        for (word, state) in WORDS {
+            assert_eq!(&DaemonState::parse(word), state);
+            assert_eq!(state.to_string(), *word);
+        }
+        assert_eq!(DaemonState::parse("DREAMING\n").to_string(), "DREAMING");
+        assert_eq!(DaemonState::parse(&"x".repeat(1000)).to_string().len(), 64);
+    }
+
+    #[test]
+    fn the_index_is_read_from_the_log() {
+        let line = "[Nov 30 2026 02:29:32] [INFO] [tid 42] Identified this node as ID 13, using bind IP of '10.0.0.1'";
+        assert_eq!(own_index(line), Some(13));
+        assert_eq!(own_index("Identified this node as ID 0"), Some(0));
+        assert_eq!(own_index("Identified this node as ID x"), None);
+        assert_eq!(own_index("Attempting connection for target node 13"), None);
+    }
+
+    #[test]
+    fn the_own_row_is_read_leniently() {
+        let json = r#"{"nodes":{"1":{"status":"READY","host":"10.0.0.2","hostName":"","version":"580.30",
+            "connections":{"1":{"host":"10.0.0.2","status":"CONNECTED","changed":false},
+                           "0":{"host":"10.0.0.1","status":"CONNECTED","changed":true},
+                           "2":{"host":"10.0.0.3","status":"PONDERING","extra":7}},"changed":false}},
+            "timestamp":"1/1/2026 00:00:00.000","status":"DEGRADED"}"#;
+        assert_eq!(own_row(json, 1), Some(OwnRow { version: "580.30".into(), peers_connected: 1 }));
+        assert_eq!(own_row(json, 0), None);
+        assert_eq!(own_row("connection refused", 1), None);
+    }
+}
