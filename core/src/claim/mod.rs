@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::fault::{Fault, reason};
+
 pub mod cdi;
 pub mod checkpoint;
 pub mod plan;
@@ -52,4 +54,59 @@ pub struct Prepared {
     pub channel: u32,
     /// Name of the IMEXDomain that the number is of.
     pub domain: String,
+}
+
+impl ClaimKey {
+    /// Checks what becomes part of file names and of requests to the API server.
+    ///
+    /// # Errors
+    /// A permanent fault if a part is not what the API server would ever have accepted.
+    pub fn check(&self) -> Result<(), Fault> {
+        let label = |text: &str, max: usize, inner: &[u8]| {
+            let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+            let bytes = text.as_bytes();
+            bytes.len() <= max
+                && edge(bytes.first())
+                && edge(bytes.last())
+                && bytes.iter().all(|b| b.is_ascii_alphanumeric() || inner.contains(b))
+        };
+        for (what, text, max, inner) in [
+            ("namespace", &self.namespace, 63, &b"-"[..]),
+            ("name", &self.name, 253, b"-."),
+            ("UID", &self.uid, 64, b"-"),
+        ] {
+            if !label(text, max, inner) {
+                let shown: String = text.chars().take(80).collect();
+                return Err(Fault::permanent(
+                    reason::CLAIM_MISMATCH,
+                    format!("{shown:?} cannot be the {what} of a ResourceClaim"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_is_a_claim() {
+        let good = ClaimKey {
+            namespace: "team".into(),
+            name: "job-0.channel".into(),
+            uid: "11111111-2222-4333-8444-555555555555".into(),
+        };
+        assert!(good.check().is_ok());
+        for bad in ["", "..", "../x", "a/b", "a\0", "-a", "a-", "a b", "\u{e9}", &"a".repeat(254)] {
+            for key in [
+                ClaimKey { namespace: bad.into(), ..good.clone() },
+                ClaimKey { name: bad.into(), ..good.clone() },
+                ClaimKey { uid: bad.into(), ..good.clone() },
+            ] {
+                assert!(key.check().is_err(), "{key:?}");
+            }
+        }
+    }
 }
