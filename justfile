@@ -1,0 +1,58 @@
+# Every step of the project has its name here; continuous integration runs the same recipes.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+arm64 := "aarch64-unknown-linux-gnu"
+qemu := "qemu-aarch64-static -L /usr/aarch64-linux-gnu"
+
+# List the recipes
+default:
+    @just --list
+
+# Play the picture: three ComputeDomains share nodes, one keeps its own
+demo *arguments:
+    cargo run --release -- demo {{ arguments }}
+
+# All tests
+test:
+    cargo test --workspace
+
+# Formatting
+fmt-check:
+    cargo fmt --all --check
+
+# Lints, warnings denied
+clippy:
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# Each crate by itself, and the binary as the image has it
+check-alone:
+    cargo check -p heddle-core
+    cargo check -p heddle-actors
+    cargo check -p heddle --no-default-features
+
+# Write the files that are made from code
+generate:
+    mkdir -p helm/crds
+    cargo run --release --quiet -- crds > helm/crds/heddle.yaml
+
+# Fail when a file that is made from code is not what the code makes
+generate-check: generate
+    git diff --exit-code -- helm/crds
+
+# The demo, judged by its JSON document
+demo-check:
+    cargo run --release --quiet -- demo --json | python3 integration/check-demo.py
+    cargo run --release --quiet -- demo --json --chaos | python3 integration/check-demo.py
+
+# Build for arm64, test the decisions and play a small demo there
+arm64:
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc cargo build --workspace --target {{ arm64 }}
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+      CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="{{ qemu }}" \
+      cargo test -p heddle-core --target {{ arm64 }}
+    HEDDLE_LAUNCHER="{{ qemu }}" {{ qemu }} target/{{ arm64 }}/debug/heddle demo --json --nodes 2 --gpus-per-node 2 -f integration/manifests/small.yaml \
+      | python3 integration/check-demo.py
+
+# What continuous integration runs
+ci: fmt-check test clippy check-alone generate-check demo-check arm64
