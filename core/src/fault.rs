@@ -94,6 +94,8 @@ pub mod reason {
         MEMBER_MISMATCH = "MemberMismatch";
         /// NVML could not be used.
         NVML = "NvmlUnavailable";
+        /// A part of this process failed, is busy or is being restarted.
+        ACTOR_FAILED = "ActorFailed";
         /// A setting cannot be used.
         SETTINGS = "InvalidSettings";
     }
