@@ -246,8 +246,8 @@ fn no_config(claim: &ClaimKey) -> Fault {
 /// One effect of undoing a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undo {
-    /// Put the tombstone on disk: from here on the claim counts as undone.
-    Write(Checkpoint),
+    /// Put what is on disk there as a tombstone: from here on the claim counts as undone.
+    Bury,
     /// Remove this CDI file.
     RemoveCdi(String),
     /// Remove the checkpoint.
@@ -266,7 +266,7 @@ pub fn undo(on_disk: Option<&Checkpoint>) -> Vec<Undo> {
     let Some(checkpoint) = on_disk else { return Vec::new() };
     let mut effects = Vec::new();
     if checkpoint.state != State::Tombstone {
-        effects.push(Undo::Write(checkpoint.with_state(State::Tombstone)));
+        effects.push(Undo::Bury);
     }
     if let Ok(Some(file)) = cdi::file(checkpoint) {
         effects.push(Undo::RemoveCdi(file.name));
