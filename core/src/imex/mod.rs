@@ -3,16 +3,22 @@
 mod config;
 mod daemon;
 mod domain;
+mod gate;
 mod hosts;
+mod ledger;
 mod node_map;
+mod node_status;
 mod readiness;
 mod step;
 
 pub use config::{DaemonFiles, KNOWN_KEYS, daemon_config, daemon_settings};
 pub use daemon::{Daemon, DaemonState, OwnRow, own_index, own_row};
 pub use domain::{DomainConfig, desired, exclusive_domain_name, shared_domain_name};
+pub use gate::{Gate, gate};
 pub use hosts::{SENTINEL, hosts, hosts_file};
+pub use ledger::Ledger;
 pub use node_map::{member_name, node_map, node_map_hash};
+pub use node_status::{Answer, Decision, Report, Wishes, decide};
 pub use readiness::readiness;
 pub use step::{Step, next};
 

@@ -1,0 +1,160 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::{IMEXNodeStatus, NodeChannel};
+use crate::claim::Prepared;
+
+/// Which claims hold which ComputeDomains on this node: the reference counts behind enter and leave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ledger {
+    claims: BTreeMap<String, Hold>,
+    restored: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Hold {
+    cd_uid: String,
+    /// The channel, once the claim was told it.
+    entry: Option<(u32, String)>,
+}
+
+impl Ledger {
+    /// The claims of the checkpoints. Before they are known nothing is left and nothing is switched.
+    pub fn restore(&mut self, claims: impl IntoIterator<Item = Prepared>) {
+        self.restored = true;
+        for claim in claims {
+            self.grant(&claim);
+        }
+    }
+
+    /// Whether the checkpoints are known.
+    pub fn is_restored(&self) -> bool {
+        self.restored
+    }
+
+    /// A claim begins to hold its ComputeDomain: before the node has entered it, lest it be left in between.
+    pub fn hold(&mut self, claim_uid: &str, cd_uid: &str) {
+        let hold =
+            self.claims.entry(claim_uid.to_owned()).or_insert_with(|| Hold { cd_uid: cd_uid.to_owned(), entry: None });
+        if hold.cd_uid != cd_uid {
+            *hold = Hold { cd_uid: cd_uid.to_owned(), entry: None };
+        }
+    }
+
+    /// A claim was told its channel, and may be prepared with it from now on.
+    pub fn grant(&mut self, claim: &Prepared) {
+        let hold = Hold { cd_uid: claim.cd_uid.clone(), entry: Some((claim.channel, claim.domain.clone())) };
+        self.claims.insert(claim.claim_uid.clone(), hold);
+    }
+
+    /// A claim holds nothing any more.
+    pub fn release(&mut self, claim_uid: &str) {
+        self.claims.remove(claim_uid);
+    }
+
+    /// The ComputeDomain that a claim holds.
+    pub fn held_by(&self, claim_uid: &str) -> Option<&str> {
+        self.claims.get(claim_uid).map(|hold| hold.cd_uid.as_str())
+    }
+
+    /// Whether any claim holds the ComputeDomain.
+    pub fn is_held(&self, cd_uid: &str) -> bool {
+        self.claims.values().any(|hold| hold.cd_uid == cd_uid)
+    }
+
+    /// Why the daemon must not be ended: the claims of which some are prepared or may be at any moment.
+    ///
+    /// # Errors
+    /// That reason.
+    pub fn may_switch(&self) -> Result<(), String> {
+        if !self.restored {
+            return Err("the claims that were prepared before the agent's start are not known yet".into());
+        }
+        match self.claims.values().filter(|hold| hold.entry.is_some()).count() {
+            0 => Ok(()),
+            n => Err(format!("{n} claims are prepared on this node")),
+        }
+    }
+
+    /// The ComputeDomains that the node lists and no claim holds: to be left.
+    pub fn abandoned(&self, status: Option<&IMEXNodeStatus>) -> BTreeSet<String> {
+        if !self.restored {
+            return BTreeSet::new();
+        }
+        let listed = status.into_iter().flat_map(|status| status.channels.keys());
+        listed.filter(|uid| !self.is_held(uid)).cloned().collect()
+    }
+
+    /// The entries that claims rest on and that the node does not list so: lost or changed by somebody else.
+    pub fn lost(&self, status: Option<&IMEXNodeStatus>) -> BTreeMap<String, NodeChannel> {
+        let listed = |uid: &str| status.and_then(|status| status.channels.get(uid));
+        self.claims
+            .values()
+            .filter_map(|hold| {
+                let (channel, domain) = hold.entry.as_ref()?;
+                let there = listed(&hold.cd_uid).is_some_and(|l| l.channel == *channel && l.domain == *domain);
+                let entry = NodeChannel { channel: *channel, domain: domain.clone(), since: String::new() };
+                (!there).then(|| (hold.cd_uid.clone(), entry))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepared(claim: &str, cd: &str, channel: u32) -> Prepared {
+        Prepared { claim_uid: claim.into(), cd_uid: cd.into(), channel, domain: "d".into() }
+    }
+
+    fn listing(channels: &[(&str, u32)]) -> IMEXNodeStatus {
+        let entry = |channel| NodeChannel { channel, domain: "d".into(), since: String::new() };
+        let channels = channels.iter().map(|(uid, channel)| ((*uid).to_owned(), entry(*channel))).collect();
+        IMEXNodeStatus { channels, ..Default::default() }
+    }
+
+    #[test]
+    fn the_last_claim_of_a_compute_domain_leaves() {
+        let mut ledger = Ledger::default();
+        ledger.restore([prepared("a", "green", 4), prepared("b", "green", 4), prepared("c", "blue", 5)]);
+        let status = listing(&[("green", 4), ("blue", 5)]);
+        ledger.release("a");
+        assert!(ledger.abandoned(Some(&status)).is_empty());
+        ledger.release("b");
+        assert_eq!(ledger.abandoned(Some(&status)), BTreeSet::from(["green".to_owned()]));
+        ledger.hold("d", "green");
+        assert!(ledger.abandoned(Some(&status)).is_empty(), "a claim that comes meanwhile keeps the entry");
+    }
+
+    #[test]
+    fn nothing_is_left_or_switched_before_the_checkpoints_are_known() {
+        let mut ledger = Ledger::default();
+        assert!(ledger.abandoned(Some(&listing(&[("green", 4)]))).is_empty());
+        assert!(ledger.may_switch().is_err());
+        ledger.restore([]);
+        assert_eq!(ledger.abandoned(Some(&listing(&[("green", 4)]))).len(), 1);
+        assert!(ledger.may_switch().is_ok());
+    }
+
+    #[test]
+    fn a_claim_that_only_waits_does_not_hold_up_a_switch() {
+        let mut ledger = Ledger::default();
+        ledger.restore([]);
+        ledger.hold("a", "red");
+        assert!(ledger.may_switch().is_ok(), "it may be this very switch that it waits for");
+        ledger.grant(&prepared("a", "red", 1));
+        assert!(ledger.may_switch().is_err());
+        ledger.release("a");
+        assert!(ledger.may_switch().is_ok());
+    }
+
+    #[test]
+    fn a_lost_entry_is_found() {
+        let mut ledger = Ledger::default();
+        ledger.restore([prepared("a", "green", 4), prepared("b", "blue", 5)]);
+        ledger.hold("c", "yellow");
+        assert!(ledger.lost(Some(&listing(&[("green", 4), ("blue", 5)]))).is_empty());
+        assert_eq!(ledger.lost(Some(&listing(&[("green", 4), ("blue", 6)])))["blue"].channel, 5);
+        assert_eq!(ledger.lost(None).len(), 2);
+    }
+}

@@ -1,0 +1,303 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IMEXNodeStatus, NodeChannel};
+use crate::fault::{Fault, reason};
+use crate::protocol;
+
+/// What the agent knows of its node besides channels. What is `None` is not known, and stays as it was reported last.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// The clique; inside, none on a node without NVLink fabric.
+    pub clique: Option<Option<String>>,
+    /// Boot id.
+    pub boot_id: Option<String>,
+    /// `ImexChannelCount`.
+    pub channel_count: Option<u32>,
+    /// Addresses for peers, the preferred one first.
+    pub addresses: Vec<String>,
+    /// The daemon.
+    pub daemon: Option<DaemonStatus>,
+    /// Version of the agent.
+    pub agent_version: String,
+}
+
+/// What the channel allocator wants of the node's channels, by ComputeDomain UID.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wishes {
+    /// ComputeDomains to enter.
+    pub enters: BTreeMap<String, ComputeDomainRef>,
+    /// ComputeDomains to leave.
+    pub leaves: BTreeSet<String>,
+    /// Entries that prepared claims rest on, to be put back where they were lost.
+    pub keeps: BTreeMap<String, NodeChannel>,
+}
+
+/// What became of a wish, as far as the objects say it already.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The node's own object lists this channel.
+    Entered(u32),
+    /// The ComputeDomain has no number in the domain yet.
+    NeedsChannel,
+    /// Wish again when an object changes.
+    Wait(Fault),
+    /// Objects contradict each other.
+    Refuse(Fault),
+}
+
+/// What to do about the node's own object.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// The status to write, guarded by the resourceVersion of the copy that was decided on; none if it is as it should
+    /// be. Enters that this write makes are answered by the next decision, on what was written.
+    pub status: Option<IMEXNodeStatus>,
+    /// Enters that can be answered now.
+    pub enters: BTreeMap<String, Answer>,
+    /// Keeps that can be answered now.
+    pub keeps: BTreeMap<String, Answer>,
+}
+
+/// Puts everything that the agent has to say into one status, so that one write carries it.
+pub fn decide(node: &IMEXNode, domain: Option<&IMEXDomain>, report: &Report, wishes: &Wishes, now: &str) -> Decision {
+    let before = node.status.clone().unwrap_or_default();
+    let mut decision = Decision::default();
+    let mut node = node.clone();
+    node.status = Some(reported(before.clone(), report));
+    for (uid, entry) in &wishes.keeps {
+        match keep(&node, domain, uid, entry) {
+            Keep::Write(status) => node.status = Some(status),
+            Keep::Answer(answer) => {
+                decision.keeps.insert(uid.clone(), answer);
+            }
+        }
+    }
+    if let Some(status) = protocol::leave(&node, domain, &wishes.leaves) {
+        node.status = Some(status);
+    }
+    for (uid, cd) in &wishes.enters {
+        let Some(domain) = domain else {
+            let text = format!("the IMEX domain of node {} has not been read yet", protocol::name(&node));
+            decision.enters.insert(uid.clone(), Answer::Wait(Fault::retryable(reason::DOMAIN_PENDING, text)));
+            continue;
+        };
+        let answer = match protocol::enter(&node, domain, cd, now) {
+            protocol::Enter::Write { status, .. } => {
+                node.status = Some(status);
+                continue;
+            }
+            // An entry that this very decision puts back is not written yet.
+            protocol::Enter::Already(channel) if before.channels.contains_key(uid) => Answer::Entered(channel),
+            protocol::Enter::Already(_) => continue,
+            protocol::Enter::NeedsChannel => Answer::NeedsChannel,
+            protocol::Enter::Wait(fault) => Answer::Wait(fault),
+            protocol::Enter::Refuse(fault) => Answer::Refuse(fault),
+        };
+        decision.enters.insert(uid.clone(), answer);
+    }
+    if let Some(status) = domain.and_then(|domain| protocol::observe(&node, domain)) {
+        node.status = Some(status);
+    }
+    decision.status = node.status.filter(|status| *status != before);
+    decision
+}
+
+fn reported(mut status: IMEXNodeStatus, report: &Report) -> IMEXNodeStatus {
+    if let Some(clique) = &report.clique {
+        status.clique.clone_from(clique);
+    }
+    if let Some(boot_id) = &report.boot_id {
+        status.boot_id.clone_from(boot_id);
+    }
+    if let Some(count) = report.channel_count {
+        status.channel_count = count;
+    }
+    if let Some(daemon) = &report.daemon {
+        status.daemon = daemon.clone();
+    }
+    status.addresses.clone_from(&report.addresses);
+    status.agent_version.clone_from(&report.agent_version);
+    status
+}
+
+enum Keep {
+    Write(IMEXNodeStatus),
+    Answer(Answer),
+}
+
+/// A prepared claim's entry: there, put back, or in contradiction to another. A number is never changed by itself.
+fn keep(node: &IMEXNode, domain: Option<&IMEXDomain>, uid: &str, entry: &NodeChannel) -> Keep {
+    let status = node.status.clone().unwrap_or_default();
+    let clash = |text: String| Keep::Answer(Answer::Refuse(Fault::permanent(reason::CHANNEL_CLASH, text)));
+    let NodeChannel { channel, domain: of, .. } = entry;
+    match status.channels.get(uid) {
+        Some(listed) if listed.channel == *channel && listed.domain == *of => {
+            return Keep::Answer(Answer::Entered(*channel));
+        }
+        Some(listed) => {
+            return clash(format!(
+                "claims of ComputeDomain {uid} on this node use channel {channel} of domain {of}, its IMEXNode lists channel {} of domain {}; delete these pods",
+                listed.channel, listed.domain
+            ));
+        }
+        None => {}
+    }
+    let map = domain.filter(|domain| protocol::name(*domain) == of).and_then(|domain| domain.status.as_ref());
+    let other = map.and_then(|map| {
+        map.channels
+            .iter()
+            .find(|(other, e)| (e.channel == *channel) != (*other == uid) && (e.channel == *channel || *other == uid))
+    });
+    if let Some((other, e)) = other {
+        return clash(format!(
+            "claims of ComputeDomain {uid} on this node use channel {channel} of domain {of}, which lists channel {} for ComputeDomain {other}; delete these pods",
+            e.channel
+        ));
+    }
+    let mut status = status;
+    status.channels.insert(uid.to_owned(), entry.clone());
+    Keep::Write(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::domain::tests::{domain, node};
+    use super::*;
+    use crate::api::{ChannelEntry, ChannelState, IMEXDomainStatus};
+
+    const NOW: &str = "2026-11-30T00:00:00Z";
+
+    fn cd(uid: &str) -> ComputeDomainRef {
+        ComputeDomainRef { namespace: "ns".into(), name: uid.into(), uid: uid.into() }
+    }
+
+    fn with_channels(channels: &[(&str, u32, ChannelState)]) -> IMEXDomain {
+        let mut domain = domain("d", 2);
+        let channels = channels
+            .iter()
+            .map(|(uid, channel, state)| {
+                let entry =
+                    ChannelEntry { channel: *channel, state: *state, epoch: 3, compute_domain: format!("ns/{uid}") };
+                ((*uid).to_owned(), entry)
+            })
+            .collect();
+        domain.status = Some(IMEXDomainStatus { channels, epoch: 3, ..Default::default() });
+        domain
+    }
+
+    fn listed(channel: u32) -> NodeChannel {
+        NodeChannel { channel, domain: "d".into(), since: NOW.into() }
+    }
+
+    fn report() -> Report {
+        Report { channel_count: Some(2048), ..Default::default() }
+    }
+
+    fn written(mut node: IMEXNode, decision: &Decision) -> IMEXNode {
+        node.status.clone_from(&decision.status);
+        node
+    }
+
+    #[test]
+    fn one_write_carries_the_report_and_all_enters_which_are_answered_when_it_is_there() {
+        let domain = with_channels(&[("green", 4, ChannelState::Active), ("blue", 5, ChannelState::Active)]);
+        let report = Report { clique: Some(Some("c".into())), boot_id: Some("b".into()), ..report() };
+        let mut wishes = Wishes::default();
+        for uid in ["green", "blue", "yellow"] {
+            wishes.enters.insert(uid.into(), cd(uid));
+        }
+        let first = decide(&node("n0", "d"), Some(&domain), &report, &wishes, NOW);
+        let status = first.status.clone().unwrap();
+        assert_eq!((status.clique.as_deref(), status.boot_id.as_str()), (Some("c"), "b"));
+        assert_eq!(status.channels, BTreeMap::from([("green".into(), listed(4)), ("blue".into(), listed(5))]));
+        assert_eq!(first.enters, BTreeMap::from([("yellow".into(), Answer::NeedsChannel)]));
+
+        wishes.enters.remove("yellow");
+        let second = decide(&written(node("n0", "d"), &first), Some(&domain), &report, &wishes, NOW);
+        assert_eq!(second.status, None);
+        let answers = [("green".into(), Answer::Entered(4)), ("blue".into(), Answer::Entered(5))];
+        assert_eq!(second.enters, BTreeMap::from(answers));
+    }
+
+    #[test]
+    fn nothing_new_is_no_write() {
+        let mut node = node("n0", "d");
+        node.status = Some(IMEXNodeStatus { channel_count: 2048, clique: Some("c".into()), ..Default::default() });
+        let decision = decide(&node, Some(&domain("d", 2)), &report(), &Wishes::default(), NOW);
+        assert_eq!(decision, Decision::default(), "and what is not known is not forgotten");
+    }
+
+    #[test]
+    fn a_leave_and_an_enter_of_others_go_together() {
+        let domain = with_channels(&[("green", 4, ChannelState::Draining), ("blue", 5, ChannelState::Active)]);
+        let mut node = node("n0", "d");
+        node.status = Some(IMEXNodeStatus {
+            channel_count: 2048,
+            channels: BTreeMap::from([("green".into(), listed(4))]),
+            ..Default::default()
+        });
+        let wishes = Wishes {
+            enters: BTreeMap::from([("blue".into(), cd("blue"))]),
+            leaves: BTreeSet::from(["green".into()]),
+            ..Default::default()
+        };
+        let status = decide(&node, Some(&domain), &report(), &wishes, NOW).status.unwrap();
+        assert_eq!(status.channels, BTreeMap::from([("blue".into(), listed(5))]));
+        assert_eq!(status.observed.unwrap().epoch, 3);
+    }
+
+    #[test]
+    fn a_drain_is_observed_once() {
+        let domain = with_channels(&[("green", 4, ChannelState::Draining)]);
+        let first = decide(&node("n0", "d"), Some(&domain), &report(), &Wishes::default(), NOW);
+        assert_eq!(first.status.as_ref().unwrap().observed.as_ref().unwrap().epoch, 3);
+        let second = decide(&written(node("n0", "d"), &first), Some(&domain), &report(), &Wishes::default(), NOW);
+        assert_eq!(second.status, None);
+    }
+
+    #[test]
+    fn a_lost_entry_is_put_back_with_its_number() {
+        let keeps = Wishes { keeps: BTreeMap::from([("green".into(), listed(4))]), ..Default::default() };
+        for domain in [with_channels(&[("green", 4, ChannelState::Active)]), with_channels(&[])] {
+            let first = decide(&node("n0", "d"), Some(&domain), &report(), &keeps, NOW);
+            assert_eq!(first.status.as_ref().unwrap().channels["green"], listed(4));
+            assert!(first.keeps.is_empty());
+            let second = decide(&written(node("n0", "d"), &first), Some(&domain), &report(), &keeps, NOW);
+            assert_eq!(second.keeps["green"], Answer::Entered(4));
+        }
+    }
+
+    #[test]
+    fn a_clash_is_said_and_never_renumbered() {
+        let keeps = Wishes { keeps: BTreeMap::from([("green".into(), listed(4))]), ..Default::default() };
+        let refused = |node: &IMEXNode, domain: &IMEXDomain| {
+            let decision = decide(node, Some(domain), &report(), &keeps, NOW);
+            assert!(
+                decision
+                    .status
+                    .is_none_or(|status| status.channels == node.status.clone().unwrap_or_default().channels)
+            );
+            matches!(&decision.keeps["green"], Answer::Refuse(fault) if fault.reason == reason::CHANNEL_CLASH)
+        };
+        assert!(refused(&node("n0", "d"), &with_channels(&[("blue", 4, ChannelState::Active)])));
+        assert!(refused(&node("n0", "d"), &with_channels(&[("green", 5, ChannelState::Active)])));
+        let mut node = node("n0", "d");
+        node.status =
+            Some(IMEXNodeStatus { channels: BTreeMap::from([("green".into(), listed(9))]), ..Default::default() });
+        assert!(refused(&node, &with_channels(&[])));
+    }
+
+    #[test]
+    fn without_its_domain_an_enter_waits_and_a_leave_does_not() {
+        let mut node = node("n0", "d");
+        node.status =
+            Some(IMEXNodeStatus { channels: BTreeMap::from([("green".into(), listed(4))]), ..Default::default() });
+        let wishes = Wishes {
+            enters: BTreeMap::from([("blue".into(), cd("blue"))]),
+            leaves: BTreeSet::from(["green".into()]),
+            ..Default::default()
+        };
+        let decision = decide(&node, None, &report(), &wishes, NOW);
+        assert!(decision.status.unwrap().channels.is_empty());
+        assert!(matches!(&decision.enters["blue"], Answer::Wait(fault) if fault.reason == reason::DOMAIN_PENDING));
+    }
+}
