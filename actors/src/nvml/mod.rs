@@ -1,1 +1,3 @@
-//! nvml
+//! The NVIDIA driver: its management library and what its kernel module says below `/proc`.
+
+pub mod devices;

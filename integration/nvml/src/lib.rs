@@ -1,1 +1,9 @@
+//! A `libnvidia-ml.so.1` without GPUs: the symbols that Heddle calls, driven by the scenario file that the
+//! environment variable [`SCENARIO_ENV`] names. The file is read again when its modification time changes.
+//!
+//! As an rlib it gives the tests and the demo the [`Scenario`] types; as a cdylib
+//! (`target/<profile>/deps/libheddle_fake_nvml.so`) it is the library.
 
+mod scenario;
+
+pub use scenario::{Event, FabricInfo, Gpu, HEALTHY_MASK, SCENARIO_ENV, Scenario};
