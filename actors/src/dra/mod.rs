@@ -1,1 +1,3 @@
 //! dra
+
+pub mod front;
