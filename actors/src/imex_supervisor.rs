@@ -1,1 +1,0 @@
-//! imex_supervisor

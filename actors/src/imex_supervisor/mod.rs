@@ -1,0 +1,1 @@
+//! Keeps the node's IMEX daemon at what the node must serve.
