@@ -167,6 +167,8 @@ async fn live(options: &Options, os: Os, config: Config, log: Rc<Log>) -> Result
         () = signals.attend(&daemon) => {}
     }
     daemon.enter(DaemonState::ShuttingDown);
+    // The control tool's subscribers are told too.
+    tokio::task::yield_now().await;
     peer::farewell(&daemon, FAREWELL).await;
     persist::write(&daemon.os, &daemon.log, &daemon.map, &BTreeSet::new());
     let _ = std::fs::remove_file(daemon.os.kernel_socket());
