@@ -1,1 +1,292 @@
-//! Keeps the node's IMEX daemon at what the node must serve.
+//! Keeps the node's IMEX daemon at what the node must serve, by way of its runner, and says how it is.
+
+mod link;
+mod message;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use heddle_core::api::DaemonStatus;
+use heddle_core::fault::Fault;
+use heddle_core::imex::{Daemon, DaemonState, DomainConfig, Sent, Step, desired, next, readiness};
+use heddle_proto::runner::State;
+use heddle_proto::runner::runner_client::RunnerClient;
+use tonic::transport::Channel;
+
+pub use message::{Message, Stepped, Usable};
+
+use crate::agent::Tell;
+use crate::channel_allocator::{self, Ready};
+use crate::node_link::DomainView;
+use crate::runtime::{Actor, Addr, Cx};
+
+/// How long a daemon that is not READY may stay so before the node's object says it: the states of a start pass by
+/// without a write each.
+const SETTLE: Duration = Duration::from_millis(500);
+/// How long after its last READY the slots stay on offer: a restarted daemon is back sooner, and slots that come and go
+/// would make schedulers and autoscalers doubt the node.
+const GRACE: Duration = Duration::from_secs(5);
+/// Pause before a request that the runner failed is repeated.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What an [`ImexSupervisor`] is built from.
+#[derive(Clone)]
+pub struct Settings {
+    /// The runner's socket.
+    pub socket: PathBuf,
+    /// Whose word it takes to end a daemon.
+    pub allocator: Addr<channel_allocator::Message>,
+    /// Who reports the daemon.
+    pub status: Tell<DaemonStatus>,
+    /// Who waits for the daemon.
+    pub ready: Tell<Ready>,
+    /// Who offers slots.
+    pub usable: Tell<Usable>,
+}
+
+/// What the others said last, for a supervisor that is built while they run.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// The node link's view.
+    pub view: Option<DomainView>,
+    /// The allocator's word on ending the daemon.
+    pub may_switch: Option<Result<(), String>>,
+}
+
+/// Owns the connection to the runner.
+pub struct ImexSupervisor {
+    settings: Settings,
+    view: Option<DomainView>,
+    may_switch: Result<(), String>,
+    runner: Option<RunnerClient<Channel>>,
+    /// The runner's last word; after it is lost, its last word before.
+    state: Option<State>,
+    lost: String,
+    sent: Sent,
+    /// A request to the runner is on its way, or the pause after a failed one.
+    busy: Option<Busy>,
+    said_ready: Option<Ready>,
+    said_status: Option<DaemonStatus>,
+    said_usable: Option<Usable>,
+    /// Since when the daemon is not READY.
+    not_ready: Option<tokio::time::Instant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Busy {
+    Harmless,
+    /// The allocator grants nothing until it hears of the daemon again: it must not hear of the old one.
+    Disruptive,
+}
+
+impl ImexSupervisor {
+    /// A supervisor that has not met its runner yet.
+    pub fn new(settings: Settings, known: Known) -> Self {
+        Self {
+            settings,
+            view: known.view,
+            may_switch: known.may_switch.unwrap_or_else(|| Err("the claims of this node are not known yet".into())),
+            runner: None,
+            state: None,
+            lost: "the IMEX runner of this node has not been reached yet".into(),
+            sent: Sent::Nothing,
+            busy: None,
+            said_ready: None,
+            said_status: None,
+            said_usable: None,
+            not_ready: None,
+        }
+    }
+
+    fn desired(&self) -> Result<DomainConfig, String> {
+        let view = self.view.as_ref().ok_or("this node's IMEXNode has not been read yet")?;
+        desired(&view.node, view.domain.as_deref())
+    }
+
+    /// What the runner says while it can be reached.
+    fn daemon(&self) -> Option<Daemon> {
+        self.runner.as_ref()?;
+        self.state.as_ref().map(daemon)
+    }
+
+    fn ready(&self) -> Ready {
+        let wanted = self.desired()?;
+        let daemon = self.daemon().ok_or_else(|| self.lost.clone())?;
+        readiness(&wanted, Some(&daemon)).map(|()| wanted.domain)
+    }
+
+    /// Does what is to be done, unless something is being done.
+    fn step(&mut self, cx: &mut Cx<'_, Self>) {
+        let (Some(runner), Some(actual), None) = (&self.runner, self.daemon(), self.busy) else { return };
+        let assigned = self.view.as_ref().is_some_and(|view| view.node.spec.domain.is_some());
+        let wanted = match self.desired() {
+            Ok(config) => Some(config),
+            // Nothing is decided on half a view; but a node that is in no domain must serve none.
+            Err(_) if assigned || self.view.is_none() => return,
+            Err(_) => None,
+        };
+        let (config, disruptive) = match next(wanted.as_ref(), &self.sent, &actual, self.may_switch.is_err()) {
+            Step::Nothing => return,
+            Step::WaitForLeave(why) => return tracing::debug!("{why}"),
+            Step::Stop => (None, true),
+            Step::Apply { config, disruptive } => (Some(config), disruptive),
+        };
+        let domain = config.as_ref().map_or("none", |config| &config.domain);
+        tracing::info!(domain, disruptive, "giving the IMEX runner its domain");
+        self.busy = Some(if disruptive { Busy::Disruptive } else { Busy::Harmless });
+        let apply = link::apply(runner.clone(), self.settings.allocator.clone(), config, disruptive);
+        cx.spawn_then("apply", apply, Message::Stepped);
+    }
+
+    fn stepped(&mut self, stepped: Stepped, cx: &mut Cx<'_, Self>) {
+        if self.busy.take() == Some(Busy::Disruptive) {
+            // Said in any case, for it lifts the allocator's suspension.
+            self.said_ready = None;
+        }
+        match stepped {
+            Stepped::Applied(config, state) => {
+                self.sent = config.map_or(Sent::Nothing, |config| Sent::Applied(*config));
+                self.see(*state);
+            }
+            Stepped::Refused(config) => self.sent = Sent::Refused(*config),
+            // The allocator has said so to us as well, or has changed its mind since.
+            Stepped::Held(why) => tracing::info!("the IMEX daemon cannot be switched yet: {why}"),
+            Stepped::Failed(why) => {
+                tracing::warn!("the IMEX runner refused its domain: {why}");
+                self.busy = Some(Busy::Harmless);
+                cx.after(RETRY, Message::Again);
+            }
+        }
+    }
+
+    /// Takes the runner's word, unless it is older than one known: requests and the watch answer side by side.
+    fn see(&mut self, state: State) {
+        if self.state.as_ref().is_none_or(|known| state.starts >= known.starts) {
+            self.state = Some(state);
+        }
+    }
+
+    /// Says what is to be said, where it differs from what was said.
+    fn report(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.busy == Some(Busy::Disruptive) {
+            return;
+        }
+        let ready = self.ready();
+        if self.said_ready.as_ref() != Some(&ready) {
+            match &ready {
+                Ok(domain) => tracing::info!(domain, "the IMEX daemon is READY"),
+                Err(why) => tracing::info!("IMEX cannot be used on this node: {why}"),
+            }
+            (self.settings.ready)(ready.clone());
+            self.said_ready = Some(ready.clone());
+        }
+        let now = tokio::time::Instant::now();
+        if ready.is_ok() {
+            self.not_ready = None;
+        } else if self.not_ready.is_none() {
+            self.not_ready = Some(now);
+            cx.after(SETTLE, Message::Due);
+            cx.after(GRACE, Message::Due);
+        }
+        let since = self.not_ready.map_or(Duration::MAX, |since| now.duration_since(since));
+        if since >= SETTLE {
+            self.report_status(&ready);
+        }
+        if since >= GRACE || self.said_usable.as_ref().is_none_or(|said| !said.usable) {
+            self.report_usable(ready);
+        }
+    }
+
+    fn report_status(&mut self, ready: &Ready) {
+        // A runner that was never met says nothing, and the object keeps what it said before the agent's start.
+        let Some(state) = &self.state else { return };
+        let mut status = daemon_status(state);
+        status.message = ready.as_ref().err().cloned();
+        if self.runner.is_none() {
+            status.state = DaemonState::Unavailable.to_string();
+            status.since = self
+                .said_status
+                .as_ref()
+                .filter(|said| said.state == status.state)
+                .map_or_else(|| jiff::Timestamp::now().to_string(), |said| said.since.clone());
+        }
+        if self.said_status.as_ref() != Some(&status) {
+            (self.settings.status)(status.clone());
+            self.said_status = Some(status);
+        }
+    }
+
+    fn report_usable(&mut self, ready: Ready) {
+        let view = self.view.as_ref();
+        let usable = Usable {
+            usable: ready.is_ok(),
+            domain: view.and_then(|view| view.node.spec.domain.clone()),
+            kind: view.and_then(|view| view.domain.as_ref()).map(|domain| domain.spec.kind),
+            reason: ready.err().unwrap_or_default(),
+        };
+        if self.said_usable.as_ref() != Some(&usable) {
+            (self.settings.usable)(usable.clone());
+            self.said_usable = Some(usable);
+        }
+    }
+}
+
+fn daemon(state: &State) -> Daemon {
+    Daemon {
+        domain: Some(state.domain.clone()).filter(|domain| !domain.is_empty()),
+        state: DaemonState::parse(&state.daemon_state),
+        index: state.daemon_index,
+        node_map_hash: state.node_map_sha256.clone(),
+        message: state.message.clone(),
+    }
+}
+
+fn daemon_status(state: &State) -> DaemonStatus {
+    DaemonStatus {
+        state: state.daemon_state.clone(),
+        domain: Some(state.domain.clone()).filter(|domain| !domain.is_empty()),
+        index: state.daemon_index,
+        since: jiff::Timestamp::from_millisecond(state.since_unix_ms).map(|at| at.to_string()).unwrap_or_default(),
+        version: state.daemon_version.clone(),
+        peers_connected: state.peers_connected,
+        recovery_action: None,
+        certificate_not_after: None,
+        message: None,
+    }
+}
+
+impl Actor for ImexSupervisor {
+    const KIND: &'static str = "ImexSupervisor";
+    type Message = Message;
+
+    fn started(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        let link = link::run(self.settings.socket.clone(), cx.address());
+        cx.spawn("runner link", link);
+        Ok(())
+    }
+
+    fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        match message {
+            Message::View(view) => self.view = Some(view),
+            Message::MaySwitch(may) => self.may_switch = may,
+            Message::Connected(runner) => {
+                tracing::info!("the IMEX runner is reached");
+                self.runner = Some(runner);
+                // Another runner counts its starts anew, and may run another configuration.
+                self.state = None;
+                self.sent = Sent::Nothing;
+            }
+            Message::State(state) => self.see(*state),
+            Message::Lost(why) => {
+                self.runner = None;
+                self.lost = why;
+            }
+            Message::Stepped(stepped) => self.stepped(stepped, cx),
+            Message::Due => {}
+            Message::Again => self.busy = None,
+        }
+        self.step(cx);
+        self.report(cx);
+        Ok(())
+    }
+}

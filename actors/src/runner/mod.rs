@@ -1,1 +1,66 @@
-//! runner
+//! The IMEX runner: a process of its own that owns the node's `nvidia-imex`, so that agents come and go without it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a runner is started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where configuration, node map and the last domain are kept; a tmpfs of the node, so that it outlives the
+    /// container and not the boot.
+    pub dir: PathBuf,
+    /// Where the agent reaches the runner.
+    pub socket: PathBuf,
+    /// Where the driver's programs and libraries are: `/` or `/run/nvidia/driver`.
+    pub driver_root: PathBuf,
+    /// The hosts file that the daemon resolves names with.
+    pub hosts_file: PathBuf,
+    /// The daemon's control socket.
+    pub command_socket: PathBuf,
+    /// Settings of the daemon, by the keys of its configuration file.
+    pub settings: BTreeMap<String, String>,
+    /// The daemon's port for peers.
+    pub peer_port: u16,
+    /// How patient the runner is.
+    pub timing: Timing,
+}
+
+/// The runner's patience. Tests have less.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// The daemon honours one SIGUSR1 in this time and drops the others.
+    pub signal_window: Duration,
+    /// How long a daemon may take to end after SIGTERM.
+    pub stop_limit: Duration,
+    /// The pause before a daemon that has ended is started again, doubling…
+    pub backoff_min: Duration,
+    /// …up to this.
+    pub backoff_max: Duration,
+    /// A daemon that lived this long is not failing at its start: the pause begins anew.
+    pub stable: Duration,
+    /// How long one question to the daemon may take.
+    pub query_limit: Duration,
+    /// Pause between questions while it is not READY.
+    pub poll_starting: Duration,
+    /// Pause between questions while it is.
+    pub poll_ready: Duration,
+    /// Pause between questions about its peers.
+    pub poll_peers: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            signal_window: Duration::from_secs(5),
+            stop_limit: Duration::from_secs(10),
+            backoff_min: Duration::from_millis(250),
+            backoff_max: Duration::from_secs(15),
+            stable: Duration::from_secs(60),
+            query_limit: Duration::from_secs(2),
+            poll_starting: Duration::from_millis(100),
+            poll_ready: Duration::from_secs(2),
+            poll_peers: Duration::from_secs(30),
+        }
+    }
+}

@@ -20,7 +20,7 @@ pub use ledger::Ledger;
 pub use node_map::{member_name, node_map, node_map_hash};
 pub use node_status::{Answer, Decision, Report, Wishes, decide};
 pub use readiness::readiness;
-pub use step::{Step, next};
+pub use step::{Sent, Step, next};
 
 /// The first `len` hexadecimal digits of the SHA-256 of `text`.
 fn short_hash(text: &str, len: usize) -> String {

@@ -20,9 +20,21 @@ pub enum Step {
     WaitForLeave(String),
 }
 
-/// What to do, from what should be (`desired`: none if the node is assigned to no domain), what was `applied` last over
-/// this connection to the runner, what is, and whether claims are prepared here.
-pub fn next(desired: Option<&DomainConfig>, applied: Option<&DomainConfig>, actual: &Daemon, prepared: bool) -> Step {
+/// What became of the configuration that was sent last over this connection to the runner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Sent {
+    /// None was sent.
+    #[default]
+    Nothing,
+    /// The runner has taken it.
+    Applied(DomainConfig),
+    /// The runner would have to end the daemon for it, and was not told that it may.
+    Refused(DomainConfig),
+}
+
+/// What to do, from what should be (`desired`: none if the node is assigned to no domain), what was `sent`, what is, and
+/// whether claims are prepared here.
+pub fn next(desired: Option<&DomainConfig>, sent: &Sent, actual: &Daemon, prepared: bool) -> Step {
     let serves = actual.domain.as_deref();
     let Some(config) = desired else {
         return match serves {
@@ -33,17 +45,20 @@ pub fn next(desired: Option<&DomainConfig>, applied: Option<&DomainConfig>, actu
             Some(_) => Step::Stop,
         };
     };
-    if serves == Some(config.domain.as_str()) && applied == Some(config) {
+    if serves == Some(config.domain.as_str()) && matches!(sent, Sent::Applied(applied) if applied == config) {
         return Step::Nothing;
     }
     // A runner that was just met may run this very configuration, or one that differs in the hosts alone. It compares:
     // the first Apply over a connection therefore does not claim to be disruptive as long as domain and map agree.
-    let disruptive = match (serves, applied) {
-        (None, _) => false,
-        (Some(domain), _) if domain != config.domain || actual.node_map_hash != config.node_map_hash() => true,
-        (Some(_), None) => false,
-        (Some(_), Some(applied)) => !config.needs_no_restart(applied),
-    };
+    let disruptive = serves.is_some_and(|domain| {
+        domain != config.domain
+            || actual.node_map_hash != config.node_map_hash()
+            || match sent {
+                Sent::Nothing => false,
+                Sent::Applied(applied) => !config.needs_no_restart(applied),
+                Sent::Refused(refused) => config.needs_no_restart(refused),
+            }
+    });
     if disruptive && prepared {
         return Step::WaitForLeave(format!(
             "the IMEX daemon must change from domain {} to {} or to other settings, but claims are prepared here",
@@ -64,16 +79,20 @@ mod tests {
     #[test]
     fn a_daemon_that_is_as_it_should_be_is_left_alone() {
         let config = config();
-        assert_eq!(next(Some(&config), Some(&config), &ready(&config), true), Step::Nothing);
+        assert_eq!(next(Some(&config), &Sent::Applied(config.clone()), &ready(&config), true), Step::Nothing);
         let crashed = Daemon { state: DaemonState::Down, ..ready(&config) };
-        assert_eq!(next(Some(&config), Some(&config), &crashed, false), Step::Nothing, "the runner restarts it");
+        assert_eq!(
+            next(Some(&config), &Sent::Applied(config.clone()), &crashed, false),
+            Step::Nothing,
+            "the runner restarts it"
+        );
     }
 
     #[test]
     fn a_runner_without_a_domain_gets_it_at_once() {
         let config = config();
         for prepared in [false, true] {
-            let step = next(Some(&config), None, &Daemon::default(), prepared);
+            let step = next(Some(&config), &Sent::Nothing, &Daemon::default(), prepared);
             assert_eq!(step, Step::Apply { config: config.clone(), disruptive: false });
         }
     }
@@ -82,7 +101,7 @@ mod tests {
     fn new_hosts_disturb_nobody() {
         let before = config();
         let after = desired(&node("n1", "d"), Some(&domain("d", 3))).unwrap();
-        let step = next(Some(&after), Some(&before), &ready(&before), true);
+        let step = next(Some(&after), &Sent::Applied(before.clone()), &ready(&before), true);
         assert_eq!(step, Step::Apply { config: after, disruptive: false });
     }
 
@@ -90,27 +109,39 @@ mod tests {
     fn a_switch_waits_for_the_claims() {
         let before = config();
         let after = desired(&node("n1", "e"), Some(&domain("e", 2))).unwrap();
-        for applied in [None, Some(&before)] {
-            assert!(matches!(next(Some(&after), applied, &ready(&before), true), Step::WaitForLeave(_)));
-            let step = next(Some(&after), applied, &ready(&before), false);
+        for sent in [Sent::Nothing, Sent::Applied(before.clone())] {
+            assert!(matches!(next(Some(&after), &sent, &ready(&before), true), Step::WaitForLeave(_)));
+            let step = next(Some(&after), &sent, &ready(&before), false);
             assert_eq!(step, Step::Apply { config: after.clone(), disruptive: true });
         }
         let renumbered = DomainConfig { index: 0, ..before.clone() };
-        assert!(matches!(next(Some(&renumbered), Some(&before), &ready(&before), true), Step::WaitForLeave(_)));
+        assert!(matches!(
+            next(Some(&renumbered), &Sent::Applied(before.clone()), &ready(&before), true),
+            Step::WaitForLeave(_)
+        ));
     }
 
     #[test]
     fn a_runner_that_was_just_met_is_asked_to_compare() {
         let config = config();
-        let step = next(Some(&config), None, &ready(&config), true);
+        let step = next(Some(&config), &Sent::Nothing, &ready(&config), true);
         assert_eq!(step, Step::Apply { config, disruptive: false });
+    }
+
+    #[test]
+    fn a_runner_that_needs_a_restart_gets_it_when_the_claims_are_gone() {
+        let config = config();
+        let sent = Sent::Refused(config.clone());
+        assert!(matches!(next(Some(&config), &sent, &ready(&config), true), Step::WaitForLeave(_)));
+        let step = next(Some(&config), &sent, &ready(&config), false);
+        assert_eq!(step, Step::Apply { config, disruptive: true });
     }
 
     #[test]
     fn a_node_without_a_domain_ends_its_daemon_when_nobody_uses_it() {
         let config = config();
-        assert_eq!(next(None, None, &Daemon::default(), false), Step::Nothing);
-        assert_eq!(next(None, Some(&config), &ready(&config), false), Step::Stop);
-        assert!(matches!(next(None, Some(&config), &ready(&config), true), Step::WaitForLeave(_)));
+        assert_eq!(next(None, &Sent::Nothing, &Daemon::default(), false), Step::Nothing);
+        assert_eq!(next(None, &Sent::Applied(config.clone()), &ready(&config), false), Step::Stop);
+        assert!(matches!(next(None, &Sent::Applied(config.clone()), &ready(&config), true), Step::WaitForLeave(_)));
     }
 }

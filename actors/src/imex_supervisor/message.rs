@@ -1,0 +1,78 @@
+use heddle_core::api::DomainKind;
+use heddle_core::imex::DomainConfig;
+use heddle_proto::runner::State;
+use heddle_proto::runner::runner_client::RunnerClient;
+use tonic::transport::Channel;
+
+use crate::node_link::DomainView;
+use crate::runtime::{self, Overflow};
+
+/// Whether the slots of this node can be used, as far as IMEX decides it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usable {
+    /// Whether.
+    pub usable: bool,
+    /// The IMEX domain that the node must serve.
+    pub domain: Option<String>,
+    /// Its kind.
+    pub kind: Option<DomainKind>,
+    /// Why the slots cannot be used; empty if they can.
+    pub reason: String,
+}
+
+/// What an [`ImexSupervisor`](super::ImexSupervisor) is told.
+#[derive(Debug)]
+pub enum Message {
+    /// From the node link.
+    View(DomainView),
+    /// From the allocator: may the daemon be ended, or why not.
+    MaySwitch(Result<(), String>),
+    /// The runner was reached.
+    Connected(RunnerClient<Channel>),
+    /// What the runner says.
+    State(Box<State>),
+    /// The runner is gone; why.
+    Lost(String),
+    /// A request to the runner has ended.
+    Stepped(Stepped),
+    /// A report that waited is due.
+    Due,
+    /// The pause after a failed request is over.
+    Again,
+}
+
+/// How a request to the runner ended.
+#[derive(Debug)]
+pub enum Stepped {
+    /// It has taken the configuration, or none.
+    Applied(Option<Box<DomainConfig>>, Box<State>),
+    /// It would have to end the daemon for this, and was not told that it may.
+    Refused(Box<DomainConfig>),
+    /// The allocator does not let the daemon be ended.
+    Held(String),
+    /// It failed.
+    Failed(String),
+}
+
+impl runtime::Message for Message {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::View(_) => "View",
+            Self::MaySwitch(_) => "MaySwitch",
+            Self::Connected(_) => "Connected",
+            Self::State(_) => "State",
+            Self::Lost(_) => "Lost",
+            Self::Stepped(_) => "Stepped",
+            Self::Due => "Due",
+            Self::Again => "Again",
+        }
+    }
+
+    fn overflow(&self) -> Overflow {
+        match self {
+            Self::View(_) | Self::MaySwitch(_) => Overflow::Replace,
+            // Not State: it must keep its place between Connected and Lost.
+            _ => Overflow::Reject,
+        }
+    }
+}
