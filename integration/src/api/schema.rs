@@ -1,0 +1,452 @@
+//! Structural schemas: pruning, defaults and validation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::cel::Rule;
+use super::status::FieldError;
+
+/// A compiled OpenAPI v3 schema as CRDs use it.
+#[derive(Debug, Default)]
+pub struct Schema {
+    /// `object`, `array`, `string`, `integer`, `number`, `boolean`, or nothing for any.
+    pub(super) type_name: String,
+    pub(super) properties: BTreeMap<String, Schema>,
+    pub(super) additional: Option<Box<Schema>>,
+    pub(super) items: Option<Box<Schema>>,
+    pub(super) int_or_string: bool,
+    pub(super) list: ListType,
+    any_additional: bool,
+    preserve: bool,
+    embedded: bool,
+    nullable: bool,
+    required: Vec<String>,
+    default: Option<Value>,
+    allowed: Vec<Value>,
+    bounds: Bounds,
+    pattern: Option<Regex>,
+    all_of: Vec<Schema>,
+    any_of: Vec<Schema>,
+    one_of: Vec<Schema>,
+    not: Option<Box<Schema>>,
+    rules: Vec<Rule>,
+}
+
+/// How the entries of a list are told apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ListType {
+    /// Not at all.
+    #[default]
+    Atomic,
+    /// By their values.
+    Set,
+    /// By the values of these fields.
+    Map(Vec<String>),
+}
+
+#[derive(Debug, Default)]
+struct Bounds {
+    minimum: Option<f64>,
+    maximum: Option<f64>,
+    exclusive_minimum: bool,
+    exclusive_maximum: bool,
+    multiple_of: Option<f64>,
+    min_length: Option<u64>,
+    max_length: Option<u64>,
+    min_items: Option<u64>,
+    max_items: Option<u64>,
+    min_properties: Option<u64>,
+    max_properties: Option<u64>,
+}
+
+impl Schema {
+    /// Compiles the schema at `path` of a CRD.
+    ///
+    /// # Errors
+    /// Rules and patterns that cannot be compiled.
+    pub fn compile(schema: &Value, path: &str) -> Result<Self, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let compiled = Self::build(schema, path, &mut errors);
+        if errors.is_empty() { Ok(compiled) } else { Err(errors) }
+    }
+
+    fn build(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Self {
+        let child = |name: &str, value: &Value, errors: &mut Vec<FieldError>| {
+            Self::build(value, &format!("{path}.{name}"), errors)
+        };
+        let text = |name: &str| schema[name].as_str().unwrap_or_default().to_owned();
+        let texts = |name: &str| {
+            let list = schema[name].as_array().into_iter().flatten();
+            list.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let flag = |name: &str| schema[name] == true;
+        let many = |name: &str, errors: &mut Vec<FieldError>| {
+            let list = schema[name].as_array().into_iter().flatten();
+            list.enumerate().map(|(at, value)| child(&format!("{name}[{at}]"), value, errors)).collect::<Vec<_>>()
+        };
+        let (all_of, any_of) = (many("allOf", errors), many("anyOf", errors));
+        let one_of = many("oneOf", errors);
+        let not = schema.get("not").map(|value| Box::new(child("not", value, errors)));
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        let properties = properties
+            .map(|(name, value)| (name.clone(), child(&format!("properties[{name}]"), value, errors)))
+            .collect();
+        let additional = schema.get("additionalProperties").filter(|value| value.is_object());
+        let additional = additional.map(|value| Box::new(child("additionalProperties", value, errors)));
+        let items = schema.get("items").map(|value| Box::new(child("items", value, errors)));
+        let pattern = schema["pattern"].as_str().and_then(|pattern| {
+            Regex::new(pattern)
+                .map_err(|e| errors.push(FieldError::invalid(format!("{path}.pattern"), format!("{pattern:?}"), e)))
+                .ok()
+        });
+        let rules = schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate();
+        let rules = rules
+            .filter_map(|(at, rule)| {
+                let at = format!("{path}.x-kubernetes-validations[{at}].rule");
+                Rule::compile(rule, &at).map_err(|e| errors.push(e)).ok()
+            })
+            .collect();
+        Self {
+            type_name: text("type"),
+            properties,
+            additional,
+            items,
+            int_or_string: flag("x-kubernetes-int-or-string"),
+            list: match text("x-kubernetes-list-type").as_str() {
+                "set" => ListType::Set,
+                "map" => ListType::Map(texts("x-kubernetes-list-map-keys")),
+                _ => ListType::Atomic,
+            },
+            any_additional: schema["additionalProperties"] == true,
+            preserve: flag("x-kubernetes-preserve-unknown-fields"),
+            embedded: flag("x-kubernetes-embedded-resource"),
+            nullable: flag("nullable"),
+            required: texts("required"),
+            default: schema.get("default").cloned(),
+            allowed: schema["enum"].as_array().cloned().unwrap_or_default(),
+            bounds: Bounds::read(schema),
+            pattern,
+            all_of,
+            any_of,
+            one_of,
+            not,
+            rules,
+        }
+    }
+
+    /// Takes out what the schema does not know and tells where it was.
+    pub fn prune(&self, object: &mut Value) -> Vec<String> {
+        let mut unknown = Vec::new();
+        // The envelope is known whatever the schema says, and its metadata is not the CRD's to describe.
+        let envelope = ["apiVersion", "kind", "metadata"];
+        let kept = envelope.map(|field| object.as_object_mut().and_then(|map| map.remove(field)));
+        self.prune_below(object, "", &mut unknown);
+        for (field, value) in envelope.iter().zip(kept) {
+            if let (Some(map), Some(value)) = (object.as_object_mut(), value) {
+                map.insert((*field).to_owned(), value);
+            }
+        }
+        unknown
+    }
+
+    fn prune_below(&self, value: &mut Value, path: &str, unknown: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => {
+                map.retain(|name, value| {
+                    let at = join(path, name);
+                    if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+                        schema.prune_below(value, &at, unknown);
+                        return true;
+                    }
+                    let envelope = self.embedded && matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
+                    let kept = self.preserve || self.any_additional || envelope;
+                    if !kept {
+                        unknown.push(at);
+                    }
+                    kept
+                });
+            }
+            Value::Array(list) => {
+                if let Some(items) = &self.items {
+                    for (at, value) in list.iter_mut().enumerate() {
+                        items.prune_below(value, &format!("{path}[{at}]"), unknown);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Fills in defaults. A null that may not be null counts as absent where there is a default.
+    pub fn apply_defaults(&self, value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                for (name, schema) in &self.properties {
+                    if let Some(default) = &schema.default
+                        && map.get(name).is_none_or(|value| value.is_null() && !schema.nullable)
+                    {
+                        map.insert(name.clone(), default.clone());
+                    }
+                    if let Some(value) = map.get_mut(name) {
+                        schema.apply_defaults(value);
+                    }
+                }
+                if let Some(additional) = &self.additional {
+                    let others = map.iter_mut().filter(|(name, _)| !self.properties.contains_key(*name));
+                    others.for_each(|(_, value)| additional.apply_defaults(value));
+                }
+            }
+            Value::Array(list) => {
+                if let Some(items) = &self.items {
+                    list.iter_mut().for_each(|value| items.apply_defaults(value));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Validates an object, with `old` as what it replaces. Rules are only asked about objects of the right shape.
+    pub fn check(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        self.check_shape(object, "", &mut errors);
+        if errors.is_empty() {
+            self.check_rules(object, old, "", &mut errors);
+        }
+        errors
+    }
+
+    fn check_shape(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        if value.is_null() && self.nullable {
+            return;
+        }
+        if !self.has_type(value) {
+            let expected = if self.int_or_string { "integer or string" } else { &self.type_name };
+            errors.push(FieldError::wrong_type(path, type_of(value), expected));
+            return;
+        }
+        if !self.allowed.is_empty() && !self.allowed.contains(value) {
+            let supported = self.allowed.iter().map(ToString::to_string).collect::<Vec<_>>();
+            errors.push(FieldError::unsupported(path, value, &supported));
+        }
+        self.bounds.check(value, path, errors);
+        match value {
+            Value::String(text) => {
+                if let Some(pattern) = self.pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
+                    let detail = format!("{path} in body should match '{pattern}'");
+                    errors.push(FieldError::invalid(path, value, detail));
+                }
+            }
+            Value::Object(map) => self.check_object(map, path, errors),
+            Value::Array(list) => self.check_list(list, path, errors),
+            _ => {}
+        }
+        self.check_junctors(value, path, errors);
+    }
+
+    fn has_type(&self, value: &Value) -> bool {
+        if self.int_or_string {
+            return value.is_string() || is_integer(value);
+        }
+        match self.type_name.as_str() {
+            "object" => value.is_object(),
+            "array" => value.is_array(),
+            "string" => value.is_string(),
+            "boolean" => value.is_boolean(),
+            "integer" => is_integer(value),
+            "number" => value.is_number(),
+            _ => true,
+        }
+    }
+
+    fn check_object(&self, map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
+        for name in self.required.iter().filter(|name| !map.contains_key(*name)) {
+            errors.push(FieldError::required(join(path, name)));
+        }
+        for (name, value) in map {
+            let at = || if self.properties.contains_key(name) { join(path, name) } else { format!("{path}[{name}]") };
+            if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+                schema.check_shape(value, &at(), errors);
+            }
+        }
+    }
+
+    fn check_list(&self, list: &[Value], path: &str, errors: &mut Vec<FieldError>) {
+        if let Some(items) = &self.items {
+            for (at, value) in list.iter().enumerate() {
+                items.check_shape(value, &format!("{path}[{at}]"), errors);
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for (at, value) in list.iter().enumerate() {
+            let identity = match &self.list {
+                ListType::Atomic => return,
+                ListType::Set => value.clone(),
+                ListType::Map(keys) => keys.iter().map(|k| (k.clone(), value[k].clone())).collect::<Map<_, _>>().into(),
+            };
+            if !seen.insert(identity.to_string()) {
+                errors.push(FieldError::duplicate(format!("{path}[{at}]"), identity));
+            }
+        }
+    }
+
+    fn check_junctors(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        let fits = |schema: &Self| {
+            let mut found = Vec::new();
+            schema.check_shape(value, path, &mut found);
+            found.is_empty()
+        };
+        for schema in &self.all_of {
+            schema.check_shape(value, path, errors);
+        }
+        if !self.any_of.is_empty() && !self.any_of.iter().any(fits) {
+            let detail = format!("{path} in body must validate at least one schema (anyOf)");
+            errors.push(FieldError::invalid(path, shorthand(value), detail));
+        }
+        if !self.one_of.is_empty() && self.one_of.iter().filter(|schema| fits(schema)).count() != 1 {
+            let detail = format!("{path} in body must validate one and only one schema (oneOf)");
+            errors.push(FieldError::invalid(path, shorthand(value), detail));
+        }
+        if self.not.as_deref().is_some_and(fits) {
+            let detail = format!("{path} in body must not validate the schema (not)");
+            errors.push(FieldError::invalid(path, shorthand(value), detail));
+        }
+    }
+
+    fn check_rules(&self, value: &Value, old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
+        for rule in &self.rules {
+            errors.extend(rule.check(self, value, old, path));
+        }
+        match value {
+            Value::Object(map) => {
+                for (name, value) in map {
+                    if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+                        let old = old.and_then(|old| old.get(name));
+                        schema.check_rules(value, old, &join(path, name), errors);
+                    }
+                }
+            }
+            Value::Array(list) => {
+                let Some(items) = &self.items else { return };
+                for (at, value) in list.iter().enumerate() {
+                    items.check_rules(value, self.same_entry(value, old), &format!("{path}[{at}]"), errors);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The entry of the old list that a new one replaces: only map lists have such.
+    fn same_entry<'a>(&self, entry: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
+        let ListType::Map(keys) = &self.list else { return None };
+        old?.as_array()?.iter().find(|old| keys.iter().all(|key| old.get(key) == entry.get(key)))
+    }
+}
+
+impl Bounds {
+    fn read(schema: &Value) -> Self {
+        let (real, whole) = (|name: &str| schema[name].as_f64(), |name: &str| schema[name].as_u64());
+        Self {
+            minimum: real("minimum"),
+            maximum: real("maximum"),
+            exclusive_minimum: schema["exclusiveMinimum"] == true,
+            exclusive_maximum: schema["exclusiveMaximum"] == true,
+            multiple_of: real("multipleOf"),
+            min_length: whole("minLength"),
+            max_length: whole("maxLength"),
+            min_items: whole("minItems"),
+            max_items: whole("maxItems"),
+            min_properties: whole("minProperties"),
+            max_properties: whole("maxProperties"),
+        }
+    }
+
+    fn check(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        match value {
+            Value::Number(_) => self.check_number(value, path, errors),
+            Value::String(text) => {
+                let length = text.chars().count() as u64;
+                let chars = "chars long";
+                check_size(value, length, (self.min_length, self.max_length), chars, path, errors);
+            }
+            Value::Array(list) => {
+                let size = list.len() as u64;
+                check_size(&shorthand(value), size, (self.min_items, self.max_items), "items", path, errors);
+            }
+            Value::Object(map) => {
+                let limits = (self.min_properties, self.max_properties);
+                check_size(&shorthand(value), map.len() as u64, limits, "properties", path, errors);
+            }
+            _ => {}
+        }
+    }
+
+    fn check_number(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        let number = value.as_f64().unwrap_or_default();
+        let mut refuse = |what: String| {
+            errors.push(FieldError::invalid(path, value, format!("{path} in body should be {what}")));
+        };
+        match self.minimum {
+            Some(least) if self.exclusive_minimum && number <= least => refuse(format!("greater than {least}")),
+            Some(least) if number < least => refuse(format!("greater than or equal to {least}")),
+            _ => {}
+        }
+        match self.maximum {
+            Some(most) if self.exclusive_maximum && number >= most => refuse(format!("less than {most}")),
+            Some(most) if number > most => refuse(format!("less than or equal to {most}")),
+            _ => {}
+        }
+        if let Some(factor) = self.multiple_of.filter(|factor| number % factor != 0.0) {
+            refuse(format!("a multiple of {factor}"));
+        }
+    }
+}
+
+fn check_size(
+    value: &Value,
+    size: u64,
+    (least, most): (Option<u64>, Option<u64>),
+    unit: &str,
+    path: &str,
+    errors: &mut Vec<FieldError>,
+) {
+    if let Some(least) = least.filter(|least| size < *least) {
+        let detail = format!("{path} in body should be at least {least} {unit}");
+        errors.push(FieldError::invalid(path, value, detail));
+    }
+    if let Some(most) = most.filter(|most| size > *most) {
+        let message = format!("Too long: may not be more than {most} {unit}");
+        errors.push(FieldError { message, ..FieldError::invalid(path, "", "") });
+    }
+}
+
+/// Compound values are named by their type in messages, as the API server does.
+fn shorthand(value: &Value) -> Value {
+    match value {
+        Value::Object(_) => "object".into(),
+        Value::Array(_) => "array".into(),
+        other => other.clone(),
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) if is_integer(value) => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn is_integer(value: &Value) -> bool {
+    value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
+}
+
+/// A field below a path.
+pub fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}

@@ -1,0 +1,119 @@
+//! The server as its users hold it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use kube::core::Status;
+use serde_json::{Value, json};
+
+use super::history::History;
+use super::http;
+use super::request::Request;
+use super::status::Outcome;
+use super::store::Store;
+use super::write::WriteOptions;
+
+/// How a server is made.
+pub struct Options {
+    /// Changes that are remembered: who watches from an earlier version gets 410 Gone.
+    pub history: usize,
+    /// Where the server's timestamps come from.
+    pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
+    /// Makes UIDs and generated names the same in every run.
+    pub seed: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { history: 16_384, clock: Box::new(Timestamp::now), seed: None }
+    }
+}
+
+type Fault = Arc<dyn Fn(&Request) -> Option<Status> + Send + Sync>;
+
+struct Shared {
+    store: Mutex<Store>,
+    fault: Mutex<Option<Fault>>,
+}
+
+/// An API server. Clones are the same server.
+#[derive(Clone)]
+pub struct ApiServer {
+    shared: Arc<Shared>,
+}
+
+impl ApiServer {
+    /// An empty server, with the namespaces that every cluster has.
+    pub fn new(options: Options) -> Self {
+        let mut store = Store::new(options);
+        if let Some(namespaces) = store.catalog.find("", "v1", "namespaces") {
+            for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
+                let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+                if let Err(status) = store.create(&namespaces, None, namespace, &WriteOptions::default()) {
+                    tracing::error!(name, why = status.message, "a namespace of the cluster could not be made");
+                }
+            }
+        }
+        Self { shared: Arc::new(Shared { store: Mutex::new(store), fault: Mutex::new(None) }) }
+    }
+
+    /// A client in this process, without sockets. Must be called within a tokio runtime.
+    pub fn client(&self) -> kube::Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: ::http::Request<kube::client::Body>| {
+            let answer = http::answer(server.clone(), request);
+            async move { Ok::<_, std::convert::Infallible>(answer.await) }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// Every change from the beginning of the remembered history on.
+    pub fn history(&self) -> History {
+        History::new(self.clone())
+    }
+
+    /// The resourceVersion of the last write.
+    pub fn resource_version(&self) -> u64 {
+        self.store().version()
+    }
+
+    /// Lets requests fail: those for which `predicate` gives a `Status` are answered with it.
+    pub fn fail_requests(&self, predicate: impl Fn(&Request) -> Option<Status> + Send + Sync + 'static) {
+        *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(predicate));
+    }
+
+    /// Ends [`Self::fail_requests`].
+    pub fn heal(&self) {
+        *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Forgets the history: watches from an earlier version get 410 Gone.
+    pub fn compact(&self) {
+        self.store().compact();
+    }
+
+    /// Ends every watch, as a restart of the server would.
+    pub fn disconnect(&self) {
+        self.store().disconnect();
+    }
+
+    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
+        // A panic in one request leaves the store as the last finished write left it.
+        self.shared.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn fault(&self, request: &Request) -> Outcome<()> {
+        let fault = self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match fault.and_then(|fault| fault(request)) {
+            Some(status) => Err(status.boxed()),
+            None => Ok(()),
+        }
+    }
+
+    /// The objects of a collection, for checks from outside.
+    pub fn objects(&self, group: &str, plural: &str) -> Vec<Value> {
+        let id = super::GroupResource::new(group, plural);
+        let page = self.store().list(&id, &super::selector::Filter::default(), None, 0);
+        page.items.iter().map(|object| object.value.clone()).collect()
+    }
+}
