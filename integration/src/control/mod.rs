@@ -1,5 +1,10 @@
 //! What kube-scheduler and kube-controller-manager do, as far as the cluster needs it.
 
+pub mod allocator;
+pub mod device_selector;
+pub mod labels;
+pub mod quantity;
+
 use tokio::task::JoinSet;
 
 /// The running scheduler and controllers. Dropping it ends them.
