@@ -1,21 +1,58 @@
 //! What kube-scheduler and kube-controller-manager do, as far as the cluster needs it.
+//!
+//! Each component sees the cluster through watches and is woken by them. Deciding is pure ([`scheduler::place()`],
+//! [`allocator::allocate`], [`claims::plan()`]); around it stand thin loops that write.
 
 pub mod allocator;
+pub mod claims;
+mod component;
 pub mod device_selector;
+mod events;
 pub mod labels;
+pub mod pods;
 pub mod quantity;
+pub mod scheduler;
+mod watched;
 
+use std::sync::Arc;
+
+use kube::{Api, Client};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
+
+use claims::Claims;
+use scheduler::{Scheduler, Views};
+use watched::{Wake, Watched};
 
 /// The running scheduler and controllers. Dropping it ends them.
 pub struct Control {
     tasks: JoinSet<anyhow::Error>,
 }
 
-/// Starts the scheduler and the controllers against the API behind `client`.
-pub fn start(client: kube::Client) -> Control {
-    let _ = client;
-    Control { tasks: JoinSet::new() }
+/// Starts the scheduler and the controllers against the API behind `client`. Must be called inside a tokio runtime.
+pub fn start(client: Client) -> Control {
+    let mut tasks = JoinSet::new();
+    let wake = || -> Wake { Arc::new(Notify::new()) };
+    let (to_scheduler, to_claims) = (wake(), wake());
+
+    macro_rules! watch {
+        ($($wake:ident),+) => {
+            Watched::start(Api::all(client.clone()), vec![$(Arc::clone(&$wake)),+], &mut tasks)
+        };
+    }
+    let views = Views {
+        pods: watch!(to_scheduler, to_claims),
+        nodes: watch!(to_scheduler),
+        claims: watch!(to_scheduler, to_claims),
+        templates: watch!(to_scheduler, to_claims),
+        classes: watch!(to_scheduler),
+        slices: watch!(to_scheduler),
+    };
+
+    let claims = Claims::new(client.clone(), views.pods.clone(), views.claims.clone(), views.templates.clone());
+    tasks.spawn(component::run(claims, to_claims));
+    tasks.spawn(component::run(Scheduler::new(client, views), to_scheduler));
+    Control { tasks }
 }
 
 impl Control {
