@@ -1,8 +1,26 @@
 //! The IMEX runner: a process of its own that owns the node's `nvidia-imex`, so that agents come and go without it.
 
+mod child;
+mod ctl;
+mod door;
+mod files;
+mod keeper;
+mod service;
+mod signal;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use futures::FutureExt as _;
+use heddle_core::fault::{Fault, reason};
+use heddle_proto::runner::runner_server::RunnerServer;
+use tokio::sync::mpsc;
+use tonic::transport::Server;
+
+use files::Files;
+use keeper::Keeper;
+use service::Service;
 
 /// What a runner is started with.
 #[derive(Clone, Debug)]
@@ -63,4 +81,29 @@ impl Default for Timing {
             poll_peers: Duration::from_secs(30),
         }
     }
+}
+
+/// Runs until `until` ends; the daemon ends with it. Without an agent it serves the domain that it served last.
+///
+/// # Errors
+/// Fatal, in one sentence: the folder or the socket cannot be used, or another runner has them.
+pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<(), Fault> {
+    let files = Files::open(&settings)?;
+    // A mistyped setting is said at the start, not when the first domain comes.
+    files.daemon_settings(&Default::default())?;
+    let connections = door::open(&settings.socket)?;
+    tracing::info!(socket = %settings.socket.display(), driver_root = %settings.driver_root.display(), "IMEX runner");
+    let socket = settings.socket.clone();
+    let keeper = Keeper::new(settings, files);
+    // Orders wait for each other, and there is one agent.
+    let (orders, received) = mpsc::channel(16);
+    let service = Service { orders, state: keeper.state() };
+    let server = Server::builder().add_service(RunnerServer::new(service)).serve_with_incoming(connections);
+    let server = tokio::spawn(server);
+    // A panic in the keeper is not the daemon's: the process is left running and this one ends with an error.
+    let kept = std::panic::AssertUnwindSafe(keeper.run(received, until)).catch_unwind().await;
+    server.abort();
+    // Nobody is to find the socket of a runner that has ended; a leftover is replaced by the next.
+    let _ = std::fs::remove_file(socket);
+    kept.map_err(|_| Fault::fatal(reason::ACTOR_FAILED, "the IMEX runner has failed; its daemon is left running"))
 }

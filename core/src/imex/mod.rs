@@ -10,6 +10,7 @@ mod node_map;
 mod node_status;
 mod readiness;
 mod step;
+mod verdict;
 
 pub use config::{DaemonFiles, KNOWN_KEYS, daemon_config, daemon_settings};
 pub use daemon::{Daemon, DaemonState, OwnRow, own_index, own_row};
@@ -21,6 +22,7 @@ pub use node_map::{member_name, node_map, node_map_hash};
 pub use node_status::{Answer, Decision, Report, Wishes, decide};
 pub use readiness::readiness;
 pub use step::{Sent, Step, next};
+pub use verdict::{Verdict, validate, verdict};
 
 /// The first `len` hexadecimal digits of the SHA-256 of `text`.
 fn short_hash(text: &str, len: usize) -> String {

@@ -1,0 +1,147 @@
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use heddle_core::imex::own_index;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Longest line that is forwarded whole.
+const LINE_MAX: u64 = 4096;
+
+/// What a daemon's log tells besides being a log.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Clues {
+    /// Its index by its own word.
+    pub(super) index: Option<u32>,
+    /// The kernel's session is held by another daemon.
+    pub(super) session_in_use: bool,
+    /// Its last complaint.
+    pub(super) complaint: Option<String>,
+}
+
+/// A running daemon.
+pub(super) struct Daemon {
+    pub(super) child: Child,
+    pub(super) pid: u32,
+    pub(super) started: Instant,
+    pub(super) clues: watch::Receiver<Clues>,
+}
+
+impl Daemon {
+    /// Starts `nvidia-imex` in the foreground. Dropping the value leaves the process alone: it must not end because
+    /// something of ours fails.
+    pub(super) fn start(program: &Path, config: &Path) -> std::io::Result<Self> {
+        let mut child = Command::new(program)
+            .arg("-c")
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // What is typed at a terminal is for the runner, which ends the daemon in good order.
+            .process_group(0)
+            .kill_on_drop(false)
+            .spawn()?;
+        let (told, clues) = watch::channel(Clues::default());
+        if let Some(out) = child.stdout.take() {
+            tokio::spawn(forward(out, told.clone()));
+        }
+        if let Some(err) = child.stderr.take() {
+            tokio::spawn(forward(err, told));
+        }
+        let pid = child.id().unwrap_or_default();
+        Ok(Self { child, pid, started: Instant::now(), clues })
+    }
+
+    /// Makes it read its names again.
+    pub(super) fn signal(&self) {
+        self.send(Signal::USR1);
+    }
+
+    /// Ends it: asked first, then without asking.
+    pub(super) async fn stop(mut self, limit: Duration) {
+        self.send(Signal::TERM);
+        if tokio::time::timeout(limit, self.child.wait()).await.is_ok() {
+            return;
+        }
+        tracing::warn!(pid = self.pid, "nvidia-imex has not ended {limit:?} after SIGTERM and is killed");
+        if let Err(error) = self.child.kill().await {
+            tracing::error!(pid = self.pid, "nvidia-imex cannot be killed: {error}");
+        }
+    }
+
+    fn send(&self, signal: Signal) {
+        // `id` is none once the process was waited for; then its number may be another's.
+        let pid = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        if let Some(Err(error)) = pid.map(|pid| kill_process(pid, signal)) {
+            tracing::warn!(pid = self.pid, "nvidia-imex cannot be signalled: {error}");
+        }
+    }
+}
+
+/// Forwards a log line by line until it ends. It never stops reading: a full pipe would block the daemon.
+async fn forward(stream: impl AsyncRead + Unpin, told: watch::Sender<Clues>) {
+    let mut stream = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut stream).take(LINE_MAX).read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        let complains = log(text);
+        told.send_modify(|clues| {
+            clues.index = own_index(text).or(clues.index);
+            clues.session_in_use |= text.contains("NV_ERR_IN_USE");
+            if complains {
+                clues.complaint = Some(without_prefix(text).chars().take(256).collect());
+            }
+        });
+    }
+}
+
+/// Logs a line of the daemon with its own level; whether it is a complaint.
+fn log(text: &str) -> bool {
+    if text.contains("[ERROR]") || text.contains("[CRITICAL]") {
+        tracing::error!(target: "nvidia_imex", "{text}");
+        true
+    } else if text.contains("[WARNING]") {
+        tracing::warn!(target: "nvidia_imex", "{text}");
+        false
+    } else {
+        tracing::info!(target: "nvidia_imex", "{text}");
+        false
+    }
+}
+
+/// The line without its `[time] [LEVEL] [tid N]`.
+fn without_prefix(text: &str) -> &str {
+    let mut rest = text;
+    while let Some((_, after)) = rest.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
+        rest = after.trim_start();
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_log_tells_index_session_and_complaint() {
+        let log: &[u8] =
+            b"IMEX Log initializing\n[Nov 30 2026 02:29:32] [INFO] [tid 42] Identified this node as ID 3\n\
+            [Nov 30 2026 02:29:32] [ERROR] [tid 42] Failed to allocate Imex session: NV_ERR_IN_USE\n\xff\xfe broken\n";
+        let (told, clues) = watch::channel(Clues::default());
+        forward(log, told).await;
+        let clues = clues.borrow().clone();
+        assert_eq!(clues.index, Some(3));
+        assert!(clues.session_in_use);
+        assert_eq!(clues.complaint.as_deref(), Some("Failed to allocate Imex session: NV_ERR_IN_USE"));
+    }
+}

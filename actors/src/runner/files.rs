@@ -1,0 +1,135 @@
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use heddle_core::fault::{Fault, reason};
+use heddle_core::imex::{DaemonFiles, DomainConfig, daemon_config, daemon_settings, hosts_file};
+use rustix::fs::FlockOperation;
+
+use super::Settings;
+
+/// The runner's folder.
+#[derive(Debug)]
+pub(super) struct Files {
+    settings: Settings,
+    /// Held as long as the runner lives: there is one for a folder.
+    _lock: File,
+}
+
+impl Files {
+    /// Makes the folder and takes it.
+    ///
+    /// # Errors
+    /// Fatal, if it cannot be written or another runner has it.
+    pub(super) fn open(settings: &Settings) -> Result<Self, Fault> {
+        let dir = &settings.dir;
+        let fatal = |error: io::Error| {
+            let text = format!("the runner's folder {} cannot be used: {error}; make it writable", dir.display());
+            Fault::fatal(reason::NODE_IO, text)
+        };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fatal)?;
+        let lock = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.join("lock")).map_err(fatal)?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+            rustix::io::Errno::WOULDBLOCK => {
+                let text = format!("another IMEX runner serves {}; only one may run on a node", dir.display());
+                Fault::fatal(reason::NODE_IO, text)
+            }
+            error => fatal(error.into()),
+        })?;
+        Ok(Self { settings: settings.clone(), _lock: lock })
+    }
+
+    pub(super) fn daemon(&self) -> PathBuf {
+        self.settings.driver_root.join("usr/bin/nvidia-imex")
+    }
+
+    pub(super) fn ctl(&self) -> PathBuf {
+        self.settings.driver_root.join("usr/bin/nvidia-imex-ctl")
+    }
+
+    pub(super) fn config(&self) -> PathBuf {
+        self.settings.dir.join("config.cfg")
+    }
+
+    fn domain(&self) -> PathBuf {
+        self.settings.dir.join("domain.json")
+    }
+
+    /// The daemon's settings for this domain.
+    pub(super) fn daemon_settings(&self, config: &DomainConfig) -> Result<String, Fault> {
+        let files = DaemonFiles {
+            node_map: self.settings.dir.join("nodes.cfg").display().to_string(),
+            command_socket: self.settings.command_socket.display().to_string(),
+            peer_port: self.settings.peer_port,
+        };
+        daemon_settings(&files, &self.settings.settings, &config.settings).map(|settings| daemon_config(&settings))
+    }
+
+    /// Writes all that a daemon reads at its start.
+    pub(super) fn write_daemon(&self, config: &DomainConfig) -> Result<(), Fault> {
+        replace(&self.settings.dir.join("nodes.cfg"), config.node_map.as_bytes(), 0o644)?;
+        replace(&self.config(), self.daemon_settings(config)?.as_bytes(), 0o644)?;
+        self.write_hosts(config)?;
+        // A socket that a daemon left behind when it was killed would stand in the way of the next.
+        match fs::remove_file(&self.settings.command_socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(unwritable(&self.settings.command_socket, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn write_hosts(&self, config: &DomainConfig) -> Result<(), Fault> {
+        replace(&self.settings.hosts_file, hosts_file(&config.hosts).as_bytes(), 0o644)
+    }
+
+    /// Remembers the domain, so that a runner can start its daemon without an agent.
+    pub(super) fn remember(&self, config: Option<&DomainConfig>) -> Result<(), Fault> {
+        let path = self.domain();
+        match config {
+            Some(config) => {
+                let text = serde_json::to_vec(config).map_err(|error| unwritable(&path, &error.into()))?;
+                replace(&path, &text, 0o600)
+            }
+            None => match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&path, &error)),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// The domain that was remembered. One that cannot be read is forgotten: the agent brings it again.
+    pub(super) fn remembered(&self) -> Option<DomainConfig> {
+        let path = self.domain();
+        let text = fs::read(&path).ok()?;
+        let config = serde_json::from_slice::<DomainConfig>(&text).map_err(|error| error.to_string());
+        match config.and_then(|config| heddle_core::imex::validate(&config).map(|()| config)) {
+            Ok(config) => Some(config),
+            Err(error) => {
+                tracing::warn!(file = %path.display(), "the remembered domain cannot be used and is forgotten: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// Replaces a file as a whole: a reader sees the old or the new one.
+fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Fault> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let temporary = path.with_file_name(name);
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&temporary)
+        .and_then(|mut file| file.write_all(content))
+        .and_then(|()| fs::rename(&temporary, path));
+    written.map_err(|error| unwritable(path, &error))
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Fault {
+    Fault::retryable(reason::NODE_IO, format!("{} cannot be written: {error}", path.display()))
+}

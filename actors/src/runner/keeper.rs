@@ -1,0 +1,483 @@
+use std::io;
+use std::net::{IpAddr, TcpListener};
+use std::process::ExitStatus;
+use std::time::{Duration, SystemTime};
+
+use heddle_core::fault::Fault;
+use heddle_core::imex::{DaemonState, DomainConfig, OwnRow, Verdict, verdict};
+use heddle_proto::runner::State;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::child::Daemon;
+use super::ctl::Ctl;
+use super::files::Files;
+use super::service::Order;
+use super::signal::Signal;
+use super::{Settings, Timing};
+
+/// Revision of the contract that this runner speaks.
+const CONTRACT: u32 = 1;
+
+/// Owns the daemon: starts it, restarts it, asks it how it is, ends it.
+pub(super) struct Keeper {
+    settings: Settings,
+    files: Files,
+    config: Option<DomainConfig>,
+    daemon: Option<Daemon>,
+    signal: Signal,
+    state: watch::Sender<State>,
+    /// Failed starts and early ends in a row.
+    failures: u32,
+    start_at: Option<Instant>,
+    /// When to ask for the state and for the peers; none while a question is under way.
+    ask_at: Option<Instant>,
+    peers_at: Option<Instant>,
+    answers: mpsc::Sender<(u32, Answer)>,
+    heard: mpsc::Receiver<(u32, Answer)>,
+}
+
+enum Answer {
+    State(Result<DaemonState, String>),
+    Row(Result<Option<OwnRow>, String>),
+}
+
+impl Keeper {
+    /// A keeper that starts with the domain that was remembered.
+    pub(super) fn new(settings: Settings, files: Files) -> Self {
+        let (answers, heard) = mpsc::channel(4);
+        let config = files.remembered();
+        let state = State {
+            runner_version: env!("CARGO_PKG_VERSION").into(),
+            contract: CONTRACT,
+            daemon_state: DaemonState::Down.to_string(),
+            since_unix_ms: unix_ms(),
+            message: "the agent has not said which IMEX domain to serve yet".into(),
+            ..Default::default()
+        };
+        if let Some(config) = &config {
+            tracing::info!(domain = config.domain, "serving the domain of before");
+        }
+        Self {
+            signal: Signal::new(settings.timing.signal_window),
+            start_at: config.is_some().then(Instant::now),
+            settings,
+            files,
+            config,
+            daemon: None,
+            state: watch::Sender::new(state),
+            failures: 0,
+            ask_at: None,
+            peers_at: None,
+            answers,
+            heard,
+        }
+    }
+
+    /// The state, and every change of it.
+    pub(super) fn state(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    /// Keeps the daemon until `until` ends, and then ends it.
+    pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>, until: impl Future<Output = ()>) {
+        let mut until = std::pin::pin!(until);
+        loop {
+            let wake = self.wake();
+            tokio::select! {
+                biased;
+                () = &mut until => break,
+                news = news(&mut self.daemon) => match news {
+                    News::Ended(how) => self.ended(how),
+                    News::Log => self.read_clues(),
+                },
+                Some(order) = orders.recv() => self.obey(order).await,
+                Some((start, answer)) = self.heard.recv() => self.hear(start, answer),
+                () = sleep_until(wake) => self.act(),
+            }
+        }
+        orders.close();
+        self.end_daemon().await;
+    }
+
+    fn timing(&self) -> &Timing {
+        &self.settings.timing
+    }
+
+    fn starts(&self) -> u32 {
+        self.state.borrow().starts
+    }
+
+    /// When something is to be done by itself.
+    fn wake(&self) -> Option<Instant> {
+        [self.start_at, self.signal_at(), self.ask_at, self.peers_at].into_iter().flatten().min()
+    }
+
+    /// A daemon that has just begun has not set up its handlers: SIGUSR1 would end it. Once it has said anything about
+    /// itself it has.
+    fn signal_at(&self) -> Option<Instant> {
+        let speaks = self.daemon.as_ref().is_some_and(|daemon| daemon.clues.borrow().index.is_some());
+        if speaks { self.signal.due(Instant::now()) } else { None }
+    }
+
+    fn act(&mut self) {
+        let now = Instant::now();
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_due(self.start_at) {
+            self.start_at = None;
+            self.start();
+        }
+        if is_due(self.signal_at())
+            && let Some(daemon) = &self.daemon
+        {
+            tracing::info!("hosts have changed: SIGUSR1 to nvidia-imex");
+            daemon.signal();
+            self.signal.sent(now);
+        }
+        if is_due(self.ask_at) {
+            self.ask_at = None;
+            self.ask();
+        }
+        if is_due(self.peers_at) {
+            self.peers_at = None;
+            self.ask_about_peers();
+        }
+    }
+
+    fn start(&mut self) {
+        let Some(config) = self.config.clone() else { return };
+        let started = self.hindrance(&config).map_or_else(
+            || {
+                self.files.write_daemon(&config).map_err(|fault| fault.message)?;
+                Daemon::start(&self.files.daemon(), &self.files.config())
+                    .map_err(|error| format!("{} cannot be started: {error}", self.files.daemon().display()))
+            },
+            Err,
+        );
+        match started {
+            Ok(daemon) => {
+                let now = Instant::now();
+                tracing::info!(domain = config.domain, pid = daemon.pid, "nvidia-imex is started");
+                self.signal.started();
+                self.ask_at = Some(now);
+                self.peers_at = None;
+                self.publish(|state| {
+                    state.starts += 1;
+                    state.daemon_pid = daemon.pid;
+                    state.domain.clone_from(&config.domain);
+                    state.node_map_sha256 = config.node_map_hash();
+                    state.daemon_state = DaemonState::Initializing.to_string();
+                    state.message = "nvidia-imex has been started and has not answered yet".into();
+                    state.daemon_index = None;
+                });
+                self.daemon = Some(daemon);
+            }
+            Err(why) => self.down(why),
+        }
+    }
+
+    /// What stands in the way of a start, in words; what would otherwise be a crash loop with a riddle in the log.
+    fn hindrance(&self, config: &DomainConfig) -> Option<String> {
+        let (program, root) = (self.files.daemon(), self.settings.driver_root.display());
+        if !program.is_file() {
+            return Some(format!(
+                "no nvidia-imex below {root}: {} does not exist; install the driver's nvidia-imex package or set the \
+                 driver root",
+                program.display()
+            ));
+        }
+        let ip: IpAddr = config.settings.get("BIND_INTERFACE_IP")?.parse().ok()?;
+        let port = self.settings.peer_port;
+        match TcpListener::bind((ip, port)) {
+            Ok(_) => None,
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Some(format!(
+                "port {port} of {ip} is taken by another process, perhaps the host's own nvidia-imex; stop it or set \
+                 another peer port"
+            )),
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                Some(format!("{ip}, at which peers would look for this node's daemon, is no address of this node"))
+            }
+            Err(error) => Some(format!("port {port} of {ip} cannot be used: {error}")),
+        }
+    }
+
+    /// No daemon runs, and why; the next start comes by itself.
+    fn down(&mut self, why: String) {
+        self.failures += 1;
+        let pause = backoff(self.timing(), self.failures);
+        tracing::error!(next_start = ?pause, failures = self.failures, "{why}");
+        let domain = self.config.as_ref().map(|config| config.domain.clone()).unwrap_or_default();
+        let hash = self.config.as_ref().map(DomainConfig::node_map_hash).unwrap_or_default();
+        self.start_at = Some(Instant::now() + pause);
+        (self.ask_at, self.peers_at) = (None, None);
+        self.publish(|state| {
+            state.domain = domain;
+            state.node_map_sha256 = hash;
+            state.daemon_state = DaemonState::Down.to_string();
+            state.daemon_pid = 0;
+            state.daemon_index = None;
+            state.peers_connected = 0;
+            state.message = why;
+        });
+    }
+
+    fn ended(&mut self, ended: io::Result<ExitStatus>) {
+        let Some(daemon) = self.daemon.take() else { return };
+        let (lived, clues) = (daemon.started.elapsed(), daemon.clues.borrow().clone());
+        if lived >= self.timing().stable {
+            self.failures = 0;
+        }
+        let why = if clues.session_in_use {
+            "another IMEX daemon holds this node's kernel session (NV_ERR_IN_USE); stop the host's nvidia-imex service, \
+             or whatever else runs one"
+                .to_owned()
+        } else {
+            let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+            let said = clues.complaint.map_or_else(String::new, |text| format!(", saying: {text}"));
+            format!("nvidia-imex ended by itself ({how}) after {:.1} s{said}", lived.as_secs_f64())
+        };
+        self.down(why);
+    }
+
+    async fn obey(&mut self, order: Order) {
+        let Order { config, no_claims_prepared, done } = order;
+        let result = match config {
+            Some(config) => self.apply(config, no_claims_prepared).await,
+            None => self.stop(no_claims_prepared).await,
+        };
+        // Whoever asked may have gone away.
+        let _ = done.send(result.map(|()| self.state.borrow().clone()));
+    }
+
+    async fn apply(&mut self, given: DomainConfig, no_claims_prepared: bool) -> Result<(), Status> {
+        self.files.daemon_settings(&given).map_err(|fault| Status::invalid_argument(fault.message))?;
+        match verdict(self.config.as_ref(), &given, no_claims_prepared) {
+            Verdict::Nothing => {}
+            Verdict::Refuse(why) => return Err(Status::failed_precondition(why)),
+            Verdict::Hosts => {
+                self.files.remember(Some(&given)).and_then(|()| self.files.write_hosts(&given)).map_err(internal)?;
+                self.config = Some(given);
+                self.signal.want();
+            }
+            Verdict::Start | Verdict::Restart => {
+                self.files.remember(Some(&given)).map_err(internal)?;
+                tracing::info!(domain = given.domain, "the IMEX domain to serve is a new one");
+                self.config = Some(given);
+                self.end_daemon().await;
+                self.failures = 0;
+                self.start_at = None;
+                self.start();
+            }
+        }
+        Ok(())
+    }
+
+    async fn stop(&mut self, no_claims_prepared: bool) -> Result<(), Status> {
+        let Some(config) = &self.config else { return Ok(()) };
+        if !no_claims_prepared {
+            return Err(Status::failed_precondition(format!(
+                "the daemon of domain {} is not ended: the agent has not said that no claim is prepared",
+                config.domain
+            )));
+        }
+        self.files.remember(None).map_err(internal)?;
+        self.config = None;
+        self.start_at = None;
+        self.end_daemon().await;
+        self.publish(|state| {
+            state.domain.clear();
+            state.node_map_sha256.clear();
+            state.message = "the node serves no IMEX domain".into();
+        });
+        Ok(())
+    }
+
+    async fn end_daemon(&mut self) {
+        (self.ask_at, self.peers_at) = (None, None);
+        let Some(daemon) = self.daemon.take() else { return };
+        tracing::info!(pid = daemon.pid, "ending nvidia-imex");
+        self.publish(|state| {
+            state.daemon_state = DaemonState::ShuttingDown.to_string();
+            state.message = "the runner ends nvidia-imex".into();
+        });
+        daemon.stop(self.timing().stop_limit).await;
+        self.publish(|state| {
+            state.daemon_state = DaemonState::Down.to_string();
+            state.daemon_pid = 0;
+            state.daemon_index = None;
+            state.peers_connected = 0;
+        });
+    }
+
+    fn ctl(&self) -> Ctl {
+        Ctl {
+            program: self.files.ctl(),
+            socket: self.settings.command_socket.clone(),
+            config: self.files.config(),
+            limit: self.timing().query_limit,
+        }
+    }
+
+    fn ask(&mut self) {
+        if self.daemon.is_some() {
+            let (ctl, answers, start) = (self.ctl(), self.answers.clone(), self.starts());
+            tokio::spawn(async move { answers.send((start, Answer::State(ctl.state().await))).await });
+        }
+    }
+
+    fn ask_about_peers(&mut self) {
+        let index = self.daemon.as_ref().and_then(|daemon| daemon.clues.borrow().index);
+        if let Some(index) = index {
+            let (ctl, answers, start) = (self.ctl(), self.answers.clone(), self.starts());
+            tokio::spawn(async move { answers.send((start, Answer::Row(ctl.own_row(index).await))).await });
+        }
+    }
+
+    fn hear(&mut self, start: u32, answer: Answer) {
+        // An answer about a daemon that has ended meanwhile says nothing of the one that runs.
+        if self.daemon.is_none() || start != self.starts() {
+            return;
+        }
+        let now = Instant::now();
+        match answer {
+            Answer::State(answer) => {
+                self.hear_state(answer);
+                let ready = self.is_ready();
+                self.ask_at = Some(now + self.pause(ready));
+                if ready && self.peers_at.is_none() {
+                    self.peers_at = Some(now);
+                }
+            }
+            Answer::Row(row) => {
+                match row {
+                    Ok(Some(row)) => self.publish(|state| {
+                        state.peers_connected = row.peers_connected;
+                        state.daemon_version = row.version;
+                    }),
+                    // What was known last stays: the matrix is no condition of anything.
+                    Ok(None) => {}
+                    Err(why) => tracing::debug!("the daemon's peers are not known: {why}"),
+                }
+                self.peers_at = Some(now + self.timing().poll_peers);
+            }
+        }
+    }
+
+    /// One that takes long, such as one that waits for its last life's importers, tells of its next state in its log.
+    fn pause(&self, ready: bool) -> Duration {
+        let timing = self.timing();
+        match &self.daemon {
+            _ if ready => timing.poll_ready,
+            Some(daemon) if daemon.started.elapsed() > timing.poll_starting * 100 => timing.poll_starting * 5,
+            _ => timing.poll_starting,
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        DaemonState::parse(&self.state.borrow().daemon_state) == DaemonState::Ready
+    }
+
+    fn hear_state(&mut self, answer: Result<DaemonState, String>) {
+        // Until it has answered once, silence is a daemon that is still starting; afterwards it is one that hangs.
+        let answered = DaemonState::parse(&self.state.borrow().daemon_state) != DaemonState::Initializing;
+        match answer {
+            Ok(state) => {
+                let message = match state {
+                    DaemonState::Ready => String::new(),
+                    _ => format!("nvidia-imex says {state}"),
+                };
+                self.publish(|known| {
+                    known.daemon_state = state.to_string();
+                    known.message = message;
+                });
+            }
+            Err(_) if !answered => {}
+            Err(why) => self.publish(|known| {
+                known.daemon_state = DaemonState::Unavailable.to_string();
+                known.message = format!("nvidia-imex runs and does not answer: {why}");
+            }),
+        }
+    }
+
+    /// A line in the log often is a change of state: ask soon, but not once for every line.
+    fn read_clues(&mut self) {
+        let Some(daemon) = &mut self.daemon else { return };
+        let index = daemon.clues.borrow_and_update().index;
+        self.publish(|state| state.daemon_index = index);
+        if !self.is_ready()
+            && let Some(at) = &mut self.ask_at
+        {
+            *at = (*at).min(Instant::now() + Duration::from_millis(10));
+        }
+    }
+
+    fn publish(&self, change: impl FnOnce(&mut State)) {
+        self.state.send_if_modified(|state| {
+            let before = state.clone();
+            change(state);
+            if state.daemon_state != before.daemon_state {
+                state.since_unix_ms = unix_ms();
+            }
+            *state != before
+        });
+    }
+}
+
+fn internal(fault: Fault) -> Status {
+    Status::internal(fault.message)
+}
+
+/// The pause before the next start, doubling with every failure in a row.
+fn backoff(timing: &Timing, failures: u32) -> Duration {
+    let doubled = timing.backoff_min.saturating_mul(1 << failures.saturating_sub(1).min(16));
+    doubled.min(timing.backoff_max)
+}
+
+fn unix_ms() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+enum News {
+    Ended(io::Result<ExitStatus>),
+    /// The log has told something new.
+    Log,
+}
+
+async fn news(daemon: &mut Option<Daemon>) -> News {
+    let Some(Daemon { child, clues, .. }) = daemon else { return std::future::pending().await };
+    let log = async {
+        // A log that has ended is silent.
+        match clues.changed().await {
+            Ok(()) => News::Log,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = child.wait() => News::Ended(ended),
+        log = log => log,
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_up_to_its_limit() {
+        let timing = Timing::default();
+        let pauses: Vec<_> = (1..=10).map(|failures| backoff(&timing, failures)).collect();
+        assert_eq!(pauses[0], timing.backoff_min);
+        assert_eq!(pauses[1], timing.backoff_min * 2);
+        assert_eq!(pauses[9], timing.backoff_max);
+        assert_eq!(backoff(&timing, u32::MAX), timing.backoff_max);
+    }
+}
