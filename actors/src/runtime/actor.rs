@@ -90,8 +90,8 @@ pub struct Restart {
 
 impl Default for Restart {
     fn default() -> Self {
-        // With the default backoff eight failures in a row take about half a minute: an API server's or a driver's
-        // restart is survived in place, anything longer is the kubelet's to show as a crash loop.
+        // With the default backoff eight failures in a row take some twenty seconds: a hiccup of the driver or of the
+        // API server is survived in place, anything longer is the kubelet's to show as a crash loop.
         Self { max: 8, within: Duration::from_secs(120), backoff: Backoff::default() }
     }
 }

@@ -42,8 +42,16 @@ impl<M: Message> Addr<M> {
     /// Queues the message; a refusal is counted and logged.
     pub fn tell(&self, message: M) {
         let kind = message.kind();
-        if let Err(error) = self.send(message) {
-            tracing::warn!(actor = self.mailbox.actor(), message = kind, "message not delivered: {error}");
+        let actor = self.mailbox.actor();
+        match self.send(message) {
+            Ok(()) => {}
+            Err(SendError::Full(_)) => {
+                if let Some(refusals) = self.mailbox.refusals_to_log() {
+                    tracing::warn!(actor, message = kind, refusals, "mailbox is full, messages are dropped");
+                }
+            }
+            // During a shutdown actors tell others that have ended before them.
+            Err(SendError::Stopped(_)) => tracing::debug!(actor, message = kind, "told an actor that has stopped"),
         }
     }
 

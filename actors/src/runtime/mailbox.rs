@@ -12,6 +12,9 @@ use tokio::time::Instant;
 use super::actor::{Message, Overflow};
 use super::metrics::ActorMetrics;
 
+/// Refusals of one mailbox are logged at most this often.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Why a message was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
@@ -39,14 +42,24 @@ struct Queue<M> {
     sequence: u64,
     /// When a message was last taken or handled.
     progress: Instant,
+    /// Refusals since one was last logged, and when that was.
+    refusals: u64,
+    logged: Option<Instant>,
     /// Who drains, while there is an incarnation with nothing to do.
     waker: Option<Waker>,
 }
 
 impl<M: Message> Mailbox<M> {
     pub(super) fn new(actor: &'static str, capacity: usize, metrics: ActorMetrics) -> Self {
-        let queue =
-            Queue { waiting: VecDeque::new(), closed: false, sequence: 0, progress: Instant::now(), waker: None };
+        let queue = Queue {
+            waiting: VecDeque::new(),
+            closed: false,
+            sequence: 0,
+            progress: Instant::now(),
+            refusals: 0,
+            logged: None,
+            waker: None,
+        };
         Self { actor, capacity: capacity.max(1), metrics, queue: Mutex::new(queue) }
     }
 
@@ -120,6 +133,19 @@ impl<M: Message> Mailbox<M> {
                 None
             }
         }
+    }
+
+    /// Counts a refusal; how many have come since the last that was logged, if one is due: a flood of messages is not
+    /// to become a flood of lines.
+    pub(super) fn refusals_to_log(&self) -> Option<u64> {
+        let mut queue = self.lock();
+        queue.refusals += 1;
+        let now = Instant::now();
+        if queue.logged.is_some_and(|logged| now.duration_since(logged) < LOG_INTERVAL) {
+            return None;
+        }
+        queue.logged = Some(now);
+        Some(std::mem::take(&mut queue.refusals))
     }
 
     /// A message has been handled.

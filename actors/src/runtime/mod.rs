@@ -19,10 +19,10 @@ mod signals;
 mod supervise;
 mod watchdog;
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use heddle_core::fault::{Class, Fault};
@@ -50,7 +50,7 @@ pub struct Runtime {
     root: Scope,
     shared: Shared,
     blocked_limit: Duration,
-    servers: RefCell<Vec<JoinHandle<io::Result<()>>>>,
+    servers: Mutex<Vec<JoinHandle<io::Result<()>>>>,
 }
 
 impl Default for Runtime {
@@ -70,7 +70,7 @@ impl Runtime {
             shared,
             // Long enough for a machine that is busy beyond reason, well below the kubelet's patience with a probe.
             blocked_limit: Duration::from_secs(30),
-            servers: RefCell::default(),
+            servers: Mutex::default(),
         }
     }
 
@@ -101,7 +101,7 @@ impl Runtime {
         let addr = listener.local_addr()?;
         let probes = Probes { metrics: self.metrics(), readiness: self.readiness(), root: self.root.clone() };
         let server = tokio::spawn(async move { axum::serve(listener, http::router(probes)).await });
-        self.servers.borrow_mut().push(server);
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner).push(server);
         Ok(addr)
     }
 
@@ -145,7 +145,7 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.root.stop();
-        for server in self.servers.borrow_mut().drain(..) {
+        for server in self.servers.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
             server.abort();
         }
     }

@@ -60,8 +60,8 @@ impl Readiness {
     }
 }
 
-/// One thing that the process waits for. Dropped without [`ReadyHandle::ready`] it is waited for no more only after
-/// [`ReadyHandle::release`]: a forgotten handle shows as a process that never becomes ready, by name.
+/// One thing that the process waits for. Dropped without a word it is waited for all the same: what was given up by
+/// mistake shows as a process that never becomes ready, by name.
 #[derive(Debug)]
 pub struct ReadyHandle {
     readiness: Readiness,
@@ -75,10 +75,5 @@ impl ReadyHandle {
         if let Some(name) = name {
             self.readiness.arrived(&name);
         }
-    }
-
-    /// It has been given up, on purpose, and is no longer waited for.
-    pub fn release(self) {
-        self.ready();
     }
 }

@@ -79,7 +79,10 @@ impl<A: Actor> Supervised<A> {
             }
         }
         self.mailbox.close();
-        if let Some(ready) = &self.ready {
+        if let Some(ready) = &self.ready
+            && self.orders.scope.cause().is_none()
+        {
+            // It ended on purpose, so nobody waits for it; after a failure the process must not look ready.
             ready.ready();
         }
         self.shared.actors.remove(self.id);
@@ -199,5 +202,71 @@ impl History {
         let doubled = backoff.min.saturating_mul(1 << before.min(16));
         // Between half and all of it, so that actors which failed together do not come back together.
         Some(doubled.min(backoff.max).mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::runtime::metrics::Metrics;
+    use crate::runtime::scope::Actors;
+
+    struct Tick;
+
+    impl Message for Tick {
+        fn kind(&self) -> &'static str {
+            "Tick"
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(8);
+
+    fn mailbox() -> Mailbox<Tick> {
+        Mailbox::new("Clock", 8, Metrics::new(&Actors::default()).actor("Clock"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_nobody_takes_is_a_stall() {
+        let mailbox = mailbox();
+        assert!(mailbox.push(Tick).is_ok());
+        let found = overdue(&mailbox, LIMIT).await;
+        assert_eq!((found.kind, found.waited), ("Tick", Duration::from_secs(12)), "the second look after the limit");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_queue_that_moves_is_none() {
+        let mailbox = mailbox();
+        let moving = async {
+            for _ in 0..20 {
+                assert!(mailbox.push(Tick).is_ok());
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                assert!(mailbox.push(Tick).is_ok());
+                assert!(mailbox.pop(Waker::noop()).is_some());
+                assert!(mailbox.pop(Waker::noop()).is_some());
+            }
+        };
+        tokio::select! {
+            found = overdue(&mailbox, LIMIT) => panic!("{found:?}"),
+            () = moving => {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_was_frozen_is_none() {
+        let mailbox = mailbox();
+        assert!(mailbox.push(Tick).is_ok());
+        let thawing = async {
+            tokio::time::advance(Duration::from_secs(3600)).await;
+            // The thread comes to the message, but not before the clock has been looked at.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(mailbox.pop(Waker::noop()).is_some());
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        };
+        tokio::select! {
+            found = overdue(&mailbox, LIMIT) => panic!("{found:?}"),
+            () = thawing => {}
+        }
     }
 }
