@@ -72,6 +72,11 @@ impl ApiServer {
         History::new(self.clone())
     }
 
+    /// Tells of each write, by its resourceVersion.
+    pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.store().newest()
+    }
+
     /// The resourceVersion of the last write.
     pub fn resource_version(&self) -> u64 {
         self.store().version()

@@ -1,0 +1,151 @@
+//! The files of a simulated node: what the kernel, the driver and the container toolkit would have put there.
+
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use heddle_core::clique::CliqueId;
+use heddle_core::names;
+use heddle_fake_nvml::Scenario;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::node::NodePaths;
+
+/// One simulated node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// `node-1`, …
+    pub name: String,
+    /// A loopback address of its own.
+    pub address: Ipv4Addr,
+    /// Its NVLink partition.
+    pub clique: CliqueId,
+    /// Where its files are.
+    pub paths: NodePaths,
+}
+
+/// How a simulated node can start this very binary.
+#[derive(Clone, Debug)]
+pub struct Binary {
+    /// Words before the path, where it cannot be started directly.
+    pub launcher: Vec<String>,
+    /// Its path.
+    pub path: PathBuf,
+    /// The fake NVML library.
+    pub nvml: PathBuf,
+}
+
+impl Binary {
+    /// This process's own binary, and the fake NVML library that was built with it.
+    ///
+    /// # Errors
+    /// When either cannot be found.
+    pub fn own(launcher: Vec<String>) -> anyhow::Result<Self> {
+        let path = std::env::current_exe().context("the path of this binary is not known")?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        // A dependency's cdylib stays in `deps`; one that was built for itself, or installed, is beside the binary.
+        let nvml = [folder.join("libheddle_fake_nvml.so"), folder.join("deps/libheddle_fake_nvml.so")]
+            .into_iter()
+            .find(|candidate| candidate.exists())
+            .with_context(|| {
+                format!("libheddle_fake_nvml.so is not beside {}; build with `cargo build --release`", path.display())
+            })?;
+        Ok(Self { launcher, path, nvml })
+    }
+
+    /// The command line for one of its subcommands.
+    pub fn command(&self, arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+        let launcher = self.launcher.iter().map(OsString::from);
+        launcher.chain([self.path.clone().into_os_string()]).chain(arguments).collect()
+    }
+}
+
+/// Writes all files of a node.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow::Result<()> {
+    let paths = &node.paths;
+    let os = paths.os();
+    for folder in [
+        paths.plugins(),
+        paths.registry(),
+        paths.cdi(),
+        paths.cdi_static(),
+        paths.state(),
+        paths.imex(),
+        os.join("etc"),
+        os.join("net"),
+        os.join("run"),
+        os.join("proc/driver/nvidia"),
+        os.join("proc/sys/kernel/random"),
+        paths.driver_root().join("usr/bin"),
+        paths.driver_root().join("usr/lib64"),
+    ] {
+        std::fs::create_dir_all(&folder).with_context(|| format!("{} could not be made", folder.display()))?;
+    }
+    let write = |path: PathBuf, text: String| {
+        std::fs::write(&path, text).with_context(|| format!("{} could not be written", path.display()))
+    };
+    write(
+        os.join("proc/devices"),
+        format!(
+            "Character devices:\n  1 mem\n  5 /dev/tty\n{major} {}\n{} nvidia-caps\n\nBlock devices:\n  7 loop\n",
+            names::CHANNEL_MAJOR_NAME,
+            major + 1
+        ),
+    )?;
+    write(
+        os.join("proc/driver/nvidia/params"),
+        format!("ModifyDeviceFiles: 1\nImexChannelCount: {}\nCreateImexChannel0: 0\n", names::DEFAULT_CHANNEL_COUNT),
+    )?;
+    write(
+        os.join("proc/sys/kernel/random/boot_id"),
+        format!("{}\n", Uuid::from_u128(fastrand::u128(..)).hyphenated()),
+    )?;
+    write(os.join("etc/hosts"), "127.0.0.1 localhost\n".into())?;
+    write(os.join("net/addresses"), format!("{}\n", node.address))?;
+
+    let scenario = Scenario::gb200(&node.name, gpus, Some((&node.clique.cluster.to_string(), node.clique.id)));
+    write(paths.nvml_scenario(), serde_json::to_string_pretty(&scenario)?)?;
+    symlink(&binary.nvml, paths.driver_root().join("usr/lib64/libnvidia-ml.so.1"))?;
+    let uuids: Vec<_> = scenario.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+    write(paths.cdi_static().join("nvidia.json"), toolkit_spec(&uuids).to_string())?;
+    for tool in ["nvidia-imex", "nvidia-imex-ctl"] {
+        place_tool(binary, tool, &paths.driver_root().join("usr/bin").join(tool))?;
+    }
+    Ok(())
+}
+
+/// Puts a fake tool into the driver root: this binary under another name, or a script that starts it through the
+/// launcher.
+fn place_tool(binary: &Binary, tool: &str, place: &Path) -> anyhow::Result<()> {
+    if binary.launcher.is_empty() {
+        return symlink(&binary.path, place).with_context(|| format!("{} could not be made", place.display()));
+    }
+    let words = binary.launcher.iter().map(String::as_str).chain(binary.path.to_str());
+    let quoted: Vec<_> = words.map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+    std::fs::write(place, format!("#!/bin/sh\nexec {} fake {tool} \"$@\"\n", quoted.join(" ")))?;
+    std::fs::set_permissions(place, PermissionsExt::from_mode(0o755))?;
+    Ok(())
+}
+
+/// The CDI spec that the container toolkit makes of a node's GPUs.
+fn toolkit_spec(uuids: &[String]) -> serde_json::Value {
+    // 195 is the registered major of /dev/nvidia*.
+    let devices: Vec<_> = (uuids.iter().enumerate())
+        .map(|(index, uuid)| {
+            let path = format!("/dev/nvidia{index}");
+            json!({"name": uuid, "containerEdits": {"deviceNodes": [{"path": path, "type": "c", "major": 195, "minor": index}]}})
+        })
+        .collect();
+    json!({
+        "cdiVersion": "0.5.0",
+        "kind": names::TOOLKIT_GPU_CDI_KIND,
+        "devices": devices,
+        "containerEdits": {"deviceNodes": [{"path": "/dev/nvidiactl", "type": "c", "major": 195, "minor": 255}]},
+    })
+}
