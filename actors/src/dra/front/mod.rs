@@ -17,6 +17,8 @@ mod block;
 mod connection;
 mod frame;
 mod repair;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::Arc;
