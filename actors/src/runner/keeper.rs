@@ -118,7 +118,7 @@ impl Keeper {
     /// itself it has.
     fn signal_at(&self) -> Option<Instant> {
         let speaks = self.daemon.as_ref().is_some_and(|daemon| daemon.clues.borrow().index.is_some());
-        if speaks { self.signal.due(Instant::now()) } else { None }
+        if speaks { self.signal.due() } else { None }
     }
 
     fn act(&mut self) {
@@ -258,7 +258,7 @@ impl Keeper {
             Verdict::Hosts => {
                 self.files.remember(Some(&given)).and_then(|()| self.files.write_hosts(&given)).map_err(internal)?;
                 self.config = Some(given);
-                self.signal.want();
+                self.signal.want(Instant::now());
             }
             Verdict::Start | Verdict::Restart => {
                 self.files.remember(Some(&given)).map_err(internal)?;

@@ -1,0 +1,404 @@
+//! The runner as a whole, over its socket, with a shell script in the place of `nvidia-imex`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use heddle_actors::runner::{self, Settings, Timing};
+use heddle_core::fault::{Class, Fault};
+use heddle_proto::runner::runner_client::RunnerClient;
+use heddle_proto::runner::{ApplyRequest, DomainConfig, GetRequest, Host, State, StopRequest, WatchRequest};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Streaming};
+
+/// A daemon that does as files in its root say. It writes one line to `calls` for everything that happens to it.
+const DAEMON: &str = r#"#!/bin/sh
+root=ROOT
+echo "start $(cat $root/run/hosts | grep heddle | tr '\n' ' ')" >> $root/calls
+trap 'echo term >> $root/calls; [ -e $root/stubborn ] || exit 0' TERM
+trap 'echo usr1 $(grep -c 10.0.0.9 $root/run/hosts) >> $root/calls' USR1
+if [ -e $root/in-use ]; then
+  echo "[Nov 30 2026 02:29:32] [ERROR] [tid 1] Failed to allocate Imex session: NV_ERR_IN_USE" >&2
+  exit 1
+fi
+if [ -e $root/broken ]; then
+  echo "[Nov 30 2026 02:29:32] [ERROR] [tid 1] No matching network interface found" >&2
+  exit 3
+fi
+echo "[Nov 30 2026 02:29:32] [INFO] [tid 1] Identified this node as ID 1" >&2
+while :; do sleep 0.02; done
+"#;
+
+/// Its control tool: says what the file `word` says.
+const CTL: &str = r#"#!/bin/sh
+root=ROOT
+if [ "$1" = -N ]; then
+  echo '{"nodes":{"1":{"status":"READY","version":"595.1","connections":{"0":{"status":"CONNECTED"},"1":{"status":"CONNECTED"}}}},"status":"UP"}'
+  exit
+fi
+[ -e $root/hangs ] && exec sleep 60
+cat $root/word
+"#;
+
+struct Rig {
+    root: tempfile::TempDir,
+    client: RunnerClient<Channel>,
+    states: Streaming<State>,
+    end: oneshot::Sender<()>,
+    runner: JoinHandle<Result<(), Fault>>,
+}
+
+fn settings(root: &Path) -> Settings {
+    Settings {
+        dir: root.join("run"),
+        socket: root.join("run/runner.sock"),
+        driver_root: root.join("driver"),
+        hosts_file: root.join("run/hosts"),
+        command_socket: root.join("run/imex.sock"),
+        settings: BTreeMap::new(),
+        peer_port: 0,
+        timing: Timing {
+            signal_window: Duration::from_millis(300),
+            stop_limit: Duration::from_millis(300),
+            backoff_min: Duration::from_millis(20),
+            backoff_max: Duration::from_millis(80),
+            poll_starting: Duration::from_millis(20),
+            poll_ready: Duration::from_millis(50),
+            query_limit: Duration::from_millis(300),
+            ..Default::default()
+        },
+    }
+}
+
+fn script(root: &Path, name: &str, text: &str) {
+    let path: PathBuf = root.join("driver/usr/bin").join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    // By a process of its own: a file that a fork of another test holds open for writing cannot be executed.
+    let mut shell = Command::new("sh")
+        .args(["-c", r#"cat > "$1" && chmod 755 "$1""#, "sh"])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    shell.stdin.take().unwrap().write_all(text.replace("ROOT", &root.display().to_string()).as_bytes()).unwrap();
+    assert!(shell.wait().unwrap().success());
+}
+
+fn root() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    script(root.path(), "nvidia-imex", DAEMON);
+    script(root.path(), "nvidia-imex-ctl", CTL);
+    fs::write(root.path().join("word"), "READY\n").unwrap();
+    root
+}
+
+fn config(domain: &str, peer: &str) -> DomainConfig {
+    DomainConfig {
+        domain: domain.into(),
+        node_map: "heddle-x-00\nheddle-x-01\n".into(),
+        index: 1,
+        hosts: vec![
+            Host { address: peer.into(), name: "heddle-x-00".into() },
+            Host { address: "127.0.0.1".into(), name: "heddle-x-01".into() },
+        ],
+        settings: [("BIND_INTERFACE_IP".to_owned(), "127.0.0.1".to_owned())].into(),
+    }
+}
+
+fn apply(config: DomainConfig, no_claims_prepared: bool) -> ApplyRequest {
+    ApplyRequest { config: Some(config), no_claims_prepared }
+}
+
+impl Rig {
+    async fn start(root: tempfile::TempDir) -> Self {
+        Self::start_with(root, |_| {}).await
+    }
+
+    async fn start_with(root: tempfile::TempDir, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = settings(root.path());
+        change(&mut settings);
+        let socket = settings.socket.clone();
+        let (end, ends) = oneshot::channel::<()>();
+        let runner = tokio::spawn(runner::run(settings, async {
+            let _ = ends.await;
+        }));
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+        let channel = loop {
+            match endpoint.connect().await {
+                Ok(channel) => break channel,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        let mut client = RunnerClient::new(channel);
+        let states = client.watch(WatchRequest {}).await.unwrap().into_inner();
+        Self { root, client, states, end, runner }
+    }
+
+    /// The next state that fits.
+    async fn until(&mut self, what: &str, fits: impl Fn(&State) -> bool) -> State {
+        let mut last = None;
+        let found = tokio::time::timeout(Duration::from_secs(20), async {
+            loop {
+                let state = self.states.message().await.unwrap().expect("the stream goes on");
+                if fits(&state) {
+                    return state;
+                }
+                last = Some(state);
+            }
+        });
+        match found.await {
+            Ok(state) => state,
+            Err(_) => panic!("never {what}; last: {last:?}; calls: {}", self.calls()),
+        }
+    }
+
+    async fn until_ready(&mut self) -> State {
+        self.until("READY", |state| state.daemon_state == "READY" && state.daemon_index == Some(1)).await
+    }
+
+    fn calls(&self) -> String {
+        fs::read_to_string(self.root.path().join("calls")).unwrap_or_default()
+    }
+
+    /// Waits until the daemon's own record fits.
+    async fn until_calls(&self, what: &str, fits: impl Fn(&str) -> bool) {
+        let waited = tokio::time::timeout(Duration::from_secs(20), async {
+            while !fits(&self.calls()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "never {what}: {}", self.calls());
+    }
+
+    async fn end(self) -> tempfile::TempDir {
+        self.end.send(()).unwrap();
+        self.runner.await.unwrap().unwrap();
+        self.root
+    }
+}
+
+fn alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+#[tokio::test]
+async fn a_domain_is_served_and_the_same_again_changes_nothing() {
+    let mut rig = Rig::start(root()).await;
+    let idle = rig.client.get(GetRequest {}).await.unwrap().into_inner();
+    assert_eq!((idle.daemon_state.as_str(), idle.domain.as_str(), idle.contract), ("DOWN", "", 1));
+    let first = rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap().into_inner();
+    assert_eq!((first.domain.as_str(), first.daemon_state.as_str(), first.starts), ("d", "INITIALIZING", 1));
+    let ready = rig.until_ready().await;
+    assert_eq!(ready.message, "");
+    assert_eq!(ready.node_map_sha256, heddle_core::imex::node_map_hash("heddle-x-00\nheddle-x-01\n"));
+    let peers = rig.until("a row", |state| state.peers_connected == 1).await;
+    assert_eq!(peers.daemon_version, "595.1");
+
+    let again = rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap().into_inner();
+    assert_eq!((again.starts, again.daemon_pid), (1, ready.daemon_pid));
+    let file = fs::read_to_string(rig.root.path().join("run/config.cfg")).unwrap();
+    assert!(file.contains("BIND_INTERFACE_IP=127.0.0.1\n") && file.contains("DAEMONIZE=0\n"), "{file}");
+
+    let root = rig.end().await;
+    assert!(!alive(ready.daemon_pid), "the daemon ends with its runner");
+    assert!(fs::read_to_string(root.path().join("calls")).unwrap().ends_with("term\n"));
+}
+
+#[tokio::test]
+async fn another_domain_needs_the_word_that_no_claim_is_prepared() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+
+    let refused = rig.client.apply(apply(config("e", "10.0.0.1"), false)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("domain d"), "{refused}");
+    let refused = rig.client.stop(StopRequest { no_claims_prepared: false }).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(alive(ready.daemon_pid));
+
+    let moved = rig.client.apply(apply(config("e", "10.0.0.1"), true)).await.unwrap().into_inner();
+    assert_eq!((moved.domain.as_str(), moved.starts), ("e", 2));
+    assert!(!alive(ready.daemon_pid), "one daemon ends before the next begins");
+    rig.until("READY in e", |state| state.daemon_state == "READY" && state.domain == "e").await;
+
+    let stopped = rig.client.stop(StopRequest { no_claims_prepared: true }).await.unwrap().into_inner();
+    assert_eq!((stopped.domain.as_str(), stopped.daemon_state.as_str()), ("", "DOWN"));
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn what_is_no_configuration_is_refused() {
+    let mut rig = Rig::start(root()).await;
+    let mut unknown = config("d", "10.0.0.1");
+    unknown.settings.insert("LOG_LEVLE".into(), "4".into());
+    for (request, says) in [
+        (ApplyRequest::default(), "no configuration"),
+        (apply(DomainConfig { index: 7, ..config("d", "10.0.0.1") }, true), "index 7"),
+        (apply(config("../../etc", "10.0.0.1"), true), "no name"),
+        (apply(unknown, true), "LOG_LEVEL"),
+    ] {
+        let status = rig.client.apply(request).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().contains(says), "{status}");
+    }
+    assert_eq!(rig.calls(), "");
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_crashed_daemon_is_started_again_with_the_same_domain() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let first = rig.until_ready().await;
+    fs::write(rig.root.path().join("broken"), "").unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(first.daemon_pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let down = rig.until("DOWN", |state| state.daemon_state == "DOWN").await;
+    assert!(down.message.contains("signal: 9"), "{down:?}");
+    assert_eq!(down.domain, "d", "what it should serve is still said");
+    let down = rig.until("an early end", |state| state.message.contains("exit status: 3")).await;
+    assert!(down.message.contains("No matching network interface"), "{down:?}");
+
+    fs::remove_file(rig.root.path().join("broken")).unwrap();
+    let second = rig.until_ready().await;
+    assert_ne!(second.daemon_pid, first.daemon_pid);
+    assert!(second.starts > 2);
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_runner_serves_the_last_domain_without_an_agent() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    rig.until_ready().await;
+    let root = rig.end().await;
+
+    let mut rig = Rig::start(root).await;
+    let ready = rig.until_ready().await;
+    assert_eq!(ready.domain, "d");
+    rig.client.stop(StopRequest { no_claims_prepared: true }).await.unwrap();
+    let root = rig.end().await;
+
+    let mut rig = Rig::start(root).await;
+    assert_eq!(rig.client.get(GetRequest {}).await.unwrap().into_inner().domain, "", "what was stopped stays so");
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn changes_of_hosts_inside_a_window_are_one_signal_and_the_last_arrives() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+    for peer in ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.9"] {
+        let state = rig.client.apply(apply(config("d", peer), false)).await.unwrap().into_inner();
+        assert_eq!((state.starts, state.daemon_pid), (1, ready.daemon_pid), "hosts disturb nobody");
+    }
+    rig.until_calls("signalled with the last hosts", |calls| calls.contains("usr1 1")).await;
+    let signals = rig.calls().matches("usr1").count();
+    assert!(signals <= 2, "{}", rig.calls());
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_missing_binary_is_said_and_found_when_it_is_there() {
+    let root = tempfile::tempdir().unwrap();
+    let mut rig = Rig::start(root).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let down = rig.until("DOWN", |state| state.domain == "d" && state.daemon_state == "DOWN").await;
+    assert!(down.message.contains("no nvidia-imex below"), "{down:?}");
+    assert_eq!(down.starts, 0);
+    fs::write(rig.root.path().join("word"), "READY\n").unwrap();
+    script(rig.root.path(), "nvidia-imex-ctl", CTL);
+    script(rig.root.path(), "nvidia-imex", DAEMON);
+    rig.until_ready().await;
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_foreign_session_is_said_and_waited_out() {
+    let root = root();
+    fs::write(root.path().join("in-use"), "").unwrap();
+    let mut rig = Rig::start(root).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let down = rig.until("DOWN", |state| state.message.contains("NV_ERR_IN_USE")).await;
+    assert!(down.message.contains("another IMEX daemon"), "{down:?}");
+    fs::remove_file(rig.root.path().join("in-use")).unwrap();
+    rig.until_ready().await;
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_taken_port_is_said_and_waited_out() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let mut rig = Rig::start_with(root(), |settings| settings.peer_port = port).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let down = rig.until("DOWN", |state| state.message.contains("is taken")).await;
+    assert!(down.message.contains(&port.to_string()), "{down:?}");
+    drop(taken);
+    rig.until_ready().await;
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn not_ready_is_not_ready_and_a_hanging_tool_is_bounded() {
+    let root = root();
+    fs::write(root.path().join("word"), "NOT_READY\n").unwrap();
+    let mut rig = Rig::start(root).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let state = rig.until("a word", |state| state.daemon_state == "NOT_READY").await;
+    assert!(state.message.contains("NOT_READY"));
+    fs::write(rig.root.path().join("hangs"), "").unwrap();
+    let state = rig.until("UNAVAILABLE", |state| state.daemon_state == "UNAVAILABLE").await;
+    assert!(state.message.contains("has not answered"), "{state:?}");
+    assert!(alive(state.daemon_pid), "a daemon that does not answer is not ended");
+    fs::remove_file(rig.root.path().join("hangs")).unwrap();
+    fs::write(rig.root.path().join("word"), "READY\n").unwrap();
+    rig.until_ready().await;
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_ignores_term_is_killed() {
+    let root = root();
+    fs::write(root.path().join("stubborn"), "").unwrap();
+    let mut rig = Rig::start(root).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+    let root = rig.end().await;
+    assert!(!alive(ready.daemon_pid));
+    assert!(fs::read_to_string(root.path().join("calls")).unwrap().contains("term"));
+}
+
+#[tokio::test]
+async fn one_runner_serves_a_folder() {
+    let rig = Rig::start(root()).await;
+    let fault = runner::run(settings(rig.root.path()), std::future::pending()).await.unwrap_err();
+    assert_eq!(fault.class, Class::Fatal);
+    assert!(fault.message.contains("another IMEX runner"), "{fault}");
+    let mode = fs::metadata(rig.root.path().join("run/runner.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn an_unusable_folder_or_setting_ends_the_runner_at_once() {
+    let root = root();
+    fs::write(root.path().join("run"), "a file").unwrap();
+    let fault = runner::run(settings(root.path()), std::future::pending()).await.unwrap_err();
+    assert_eq!(fault.class, Class::Fatal);
+    assert!(fault.message.contains("cannot be used"), "{fault}");
+    fs::remove_file(root.path().join("run")).unwrap();
+    let mut mistyped = settings(root.path());
+    mistyped.settings.insert("IMEX_NODE_DISCONNECT_GRACE_TIME".into(), "60".into());
+    let fault = runner::run(mistyped, std::future::pending()).await.unwrap_err();
+    assert!(fault.message.contains("IMEX_NODE_DISCONNECTED_GRACE_TIME"), "{fault}");
+}
