@@ -2,6 +2,10 @@
 
 use crate::clique::CliqueId;
 
+mod reading;
+
+pub use reading::{FabricInfo, FabricReading, GpuReading, Reading, inventory};
+
 /// The GPUs of a node and the state of its NVLink fabric.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inventory {
@@ -13,6 +17,8 @@ pub struct Inventory {
     pub driver_version: String,
     /// CUDA version that the driver supports, `major.minor.0`.
     pub cuda_driver_version: String,
+    /// What NVML says must be done, if anything: which GPU, and what.
+    pub recovery_action: Option<String>,
 }
 
 /// One GPU.

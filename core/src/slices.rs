@@ -303,6 +303,7 @@ mod tests {
             fabric: clique(),
             driver_version: "580.65.06".into(),
             cuda_driver_version: "13.0".into(),
+            ..Inventory::default()
         };
         assert_eq!(
             serde_json::to_value(gpus(&inventory)).unwrap(),
