@@ -1,6 +1,7 @@
 //! What a handler may do besides changing its actor: begin effects, set timers, stop.
 
 use std::future::Future;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,6 @@ use super::effect::{self, Task};
 use super::life::Life;
 use super::mailbox::Mailbox;
 use super::readiness::ReadyHandle;
-use std::rc::Rc;
 
 /// A handler's way to its runtime.
 pub struct Cx<'a, A: Actor> {
