@@ -12,12 +12,13 @@ use tokio::sync::mpsc;
 
 use super::delete::{Deleted, Deletion};
 use super::patch::{PatchKind, patched};
-use super::represent::Form;
+use super::represent::{Form, View};
 use super::request::{Request, Verb};
 use super::resource::Resource;
 use super::selector::Filter;
 use super::status::{self, Outcome, bad_request};
 use super::store::{Key, Store};
+use super::table::Include;
 use super::watch::{Delivery, Object, line};
 use super::write::WriteOptions;
 use super::{ApiServer, apply, convert, discovery, pods};
@@ -72,11 +73,13 @@ where
     let body = Limited::new(body, MAX_BODY).collect().await;
     let body = body.map_err(|e| status::failure(413, "RequestEntityTooLarge", e))?.to_bytes();
     let body = decode(&body, &content_type)?;
-    let form = Form::parse(&text(header::ACCEPT));
+    let include = Include::parse(request.query.get("includeObject"));
+    let form = Form::parse(&text(header::ACCEPT), include);
     let mut store = server.store();
     let resource = store.catalog.find(&request.group, &request.version, &request.plural);
     let resource = resource.ok_or_else(status::no_such_path)?;
-    Call { store: &mut store, request: &request, resource: &resource, form, content_type: &content_type }.run(body)
+    let view = View::new(resource.clone(), form, store.clock.clone());
+    Call { store: &mut store, request: &request, resource: &resource, view, content_type: &content_type }.run(body)
 }
 
 fn decode(body: &[u8], content_type: &str) -> Outcome<Value> {
@@ -84,7 +87,9 @@ fn decode(body: &[u8], content_type: &str) -> Outcome<Value> {
         return Ok(Value::Null);
     }
     if content_type.contains("protobuf") {
-        return Err(status::unsupported_media("this server reads JSON and YAML, not protobuf"));
+        return Err(status::unsupported_media(
+            "this server reads JSON and YAML, not protobuf: use `kubectl create -f FILE` or `kubectl apply -f FILE`",
+        ));
     }
     if content_type.contains("yaml") {
         let text = std::str::from_utf8(body).map_err(bad_request)?;
@@ -98,7 +103,7 @@ struct Call<'a> {
     store: &'a mut Store,
     request: &'a Request,
     resource: &'a Arc<Resource>,
-    form: Form,
+    view: View,
     content_type: &'a str,
 }
 
@@ -154,8 +159,8 @@ impl Call<'_> {
         WriteOptions { dry_run: query.dry_run(), strict: query.get("fieldValidation") == Some("Strict") }
     }
 
-    fn object(&self, code: http::StatusCode, object: &Object) -> Outcome<Response> {
-        Ok(respond(code, self.form.object(self.resource, object)))
+    fn object(&mut self, code: http::StatusCode, object: &Object) -> Outcome<Response> {
+        Ok(respond(code, self.view.object(object)))
     }
 
     fn done(&self, code: http::StatusCode) -> Outcome<Response> {
@@ -164,13 +169,13 @@ impl Call<'_> {
         Ok(respond(code, body.to_string().into()))
     }
 
-    fn get(&self) -> Outcome<Response> {
+    fn get(&mut self) -> Outcome<Response> {
         let key = self.key()?;
         let found = self.store.get(&self.resource.storage, &key);
         self.object(http::StatusCode::OK, &*found.ok_or_else(|| status::not_found(&self.resource.id, &key.name))?)
     }
 
-    fn list(&self) -> Outcome<Response> {
+    fn list(&mut self) -> Outcome<Response> {
         let query = &self.request.query;
         let filter = self.filter()?;
         let limit = query.number("limit")?.unwrap_or_default() as usize;
@@ -192,7 +197,7 @@ impl Call<'_> {
             metadata["continue"] = write_continue(key, version).into();
             metadata["remainingItemCount"] = (*left).into();
         }
-        ok(self.form.list(self.resource, page.items.iter().map(|object| &**object), &metadata))
+        ok(self.view.list(page.items.iter().map(|object| &**object), &metadata))
     }
 
     fn watch(&mut self) -> Outcome<Response> {
@@ -206,10 +211,9 @@ impl Call<'_> {
             // A watch that cannot begin says so in its stream.
             Err(status) => return Ok(stream(line("ERROR", status::body(&status).to_string().as_bytes()))),
         };
-        let end = (initial && bookmarks).then(|| self.form.bookmark(self.resource, self.store.version(), true));
+        let end = (initial && bookmarks).then(|| self.store.version());
         let timeout = query.timeout()?;
-        let follow =
-            Follow { backlog: backlog.into(), end, receiver, form: self.form, resource: self.resource.clone() };
+        let follow = Follow { backlog: backlog.into(), end, receiver, view: self.view.clone() };
         let events = futures::stream::unfold(follow, |mut follow| async move {
             let line = follow.next().await?;
             Some((Ok::<_, std::convert::Infallible>(line), follow))
@@ -314,17 +318,17 @@ impl Call<'_> {
             }
         }
         let metadata = json!({"resourceVersion": self.store.version().to_string()});
-        ok(self.form.list(self.resource, page.items.iter().map(|object| &**object), &metadata))
+        ok(self.view.list(page.items.iter().map(|object| &**object), &metadata))
     }
 }
 
 /// A watch being read.
 struct Follow {
     backlog: VecDeque<Delivery>,
-    end: Option<Bytes>,
+    /// The version at which the initial events end, until that has been said.
+    end: Option<u64>,
     receiver: mpsc::Receiver<Delivery>,
-    form: Form,
-    resource: Arc<Resource>,
+    view: View,
 }
 
 impl Follow {
@@ -332,13 +336,13 @@ impl Follow {
         let delivery = match self.backlog.pop_front() {
             Some(delivery) => delivery,
             None => match self.end.take() {
-                Some(end) => return Some(end),
+                Some(version) => return Some(self.view.bookmark(version, true)),
                 None => self.receiver.recv().await?,
             },
         };
         Some(match delivery {
-            Delivery::Event(change, event) => self.form.event(&self.resource, &change, event),
-            Delivery::Bookmark(version) => self.form.bookmark(&self.resource, version, false),
+            Delivery::Event(change, event) => self.view.event(&change, event),
+            Delivery::Bookmark(version) => self.view.bookmark(version, false),
         })
     }
 }

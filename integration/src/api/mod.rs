@@ -2,6 +2,7 @@
 
 mod apply;
 mod cel;
+mod columns;
 mod convert;
 mod crd;
 mod defaults;
@@ -10,6 +11,7 @@ mod discovery;
 mod dra;
 mod history;
 mod http;
+mod jsonpath;
 mod listen;
 mod patch;
 mod pods;
@@ -19,8 +21,10 @@ mod resource;
 mod schema;
 mod selector;
 mod server;
+mod shape;
 mod status;
 mod store;
+mod table;
 mod watch;
 mod write;
 

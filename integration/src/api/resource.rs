@@ -103,16 +103,6 @@ impl Catalog {
         self.served.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).cloned()
     }
 
-    /// Any version of a collection, for what does not depend on the version.
-    pub fn of(&self, id: &GroupResource) -> Option<Arc<Resource>> {
-        self.served.values().find(|resource| resource.id == *id).cloned()
-    }
-
-    /// Finds a kind by group and kind.
-    pub fn by_kind(&self, group: &str, kind: &str) -> Option<Arc<Resource>> {
-        self.served.values().find(|resource| resource.id.group == group && resource.kind == kind).cloned()
-    }
-
     /// Every kind, ordered by group, version and plural.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.served.values()

@@ -58,7 +58,7 @@ pub struct Store {
     uids: HashMap<String, (GroupResource, Key)>,
     dependents: HashMap<String, BTreeSet<(GroupResource, Key)>>,
     population: HashMap<String, usize>,
-    clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
+    pub(super) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     random: fastrand::Rng,
 }
 
@@ -76,7 +76,7 @@ impl Store {
             uids: HashMap::new(),
             dependents: HashMap::new(),
             population: HashMap::new(),
-            clock: options.clock,
+            clock: Arc::from(options.clock),
             random: options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed),
         }
     }

@@ -8,7 +8,7 @@ use super::resource::Resource;
 use super::status::{self, FieldError, Outcome};
 use super::store::{Key, Store, owners};
 use super::watch::Object;
-use super::{crd, defaults, dra};
+use super::{crd, defaults, dra, shape};
 
 /// How a write is meant.
 #[derive(Clone, Debug, Default)]
@@ -183,6 +183,10 @@ impl Store {
         options: &WriteOptions,
     ) -> Outcome<()> {
         tidy_metadata(object);
+        if resource.custom.is_none() {
+            defaults::strip_nulls(object);
+        }
+        shape::check(resource, object)?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let errors = match &resource.custom {
             Some(custom) => {
@@ -195,7 +199,6 @@ impl Store {
                 custom.schema.check(object, old)
             }
             None => {
-                defaults::strip_nulls(object);
                 defaults::fill(resource, object);
                 if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
                     crd::check(object, &self.now())
