@@ -8,7 +8,7 @@ use super::resource::Resource;
 use super::status::{self, FieldError, Outcome};
 use super::store::{Key, Store, owners};
 use super::watch::Object;
-use super::{crd, defaults, dra, shape};
+use super::{crd, defaults, dra, names, shape};
 
 /// How a write is meant.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +69,7 @@ impl Store {
             metadata.insert("managedFields".to_owned(), applied);
         }
         let key = Key::of(&object);
-        check_name(resource, &key.name)?;
+        names::check(resource, &key.name)?;
         self.check_namespace(resource, &key)?;
         if resource.has_status
             && let Some(map) = object.as_object_mut()
@@ -203,6 +203,7 @@ impl Store {
                 if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
                     crd::check(object, &self.now())
                 } else {
+                    dra::drop_deallocated(resource, object);
                     dra::check(resource, object, old)
                 }
             }
@@ -295,22 +296,6 @@ fn check_finalizers(resource: &Resource, old: &Value, next: &Value) -> Outcome<(
         format!("no new finalizers can be added if the object is being deleted, found new finalizers [{names}]");
     let name = old["metadata"]["name"].as_str().unwrap_or_default();
     Err(status::invalid(resource, name, &[FieldError::forbidden("metadata.finalizers", detail)]))
-}
-
-fn check_name(resource: &Resource, name: &str) -> Outcome<()> {
-    let rbac = resource.id.group == "rbac.authorization.k8s.io";
-    let label = resource.is("", "namespaces");
-    let fits = match (rbac, label) {
-        (true, _) => !name.is_empty() && !name.contains(['/', '%']),
-        (_, true) => dra::is_dns_label(name),
-        _ => dra::is_dns_subdomain(name),
-    };
-    if fits {
-        return Ok(());
-    }
-    let what = if label { "an RFC 1123 label" } else { "a lowercase RFC 1123 subdomain" };
-    let detail = format!("must be {what}: lower case letters, digits, '-' and '.', alphanumeric at both ends");
-    Err(status::invalid(resource, name, &[FieldError::invalid("metadata.name", format!("{name:?}"), detail)]))
 }
 
 /// Empty metadata is no metadata: otherwise writing `finalizers: []` would be a change.
