@@ -8,11 +8,15 @@ pub mod claims;
 mod component;
 pub mod device_selector;
 mod events;
+mod garbage;
 pub mod labels;
 pub mod pods;
 pub mod quantity;
 pub mod scheduler;
+#[cfg(test)]
+mod tests;
 mod watched;
+pub mod workloads;
 
 use std::sync::Arc;
 
@@ -21,8 +25,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use claims::Claims;
+use garbage::Garbage;
 use scheduler::{Scheduler, Views};
 use watched::{Wake, Watched};
+use workloads::Workloads;
 
 /// The running scheduler and controllers. Dropping it ends them.
 pub struct Control {
@@ -33,7 +39,7 @@ pub struct Control {
 pub fn start(client: Client) -> Control {
     let mut tasks = JoinSet::new();
     let wake = || -> Wake { Arc::new(Notify::new()) };
-    let (to_scheduler, to_claims) = (wake(), wake());
+    let (to_scheduler, to_claims, to_workloads, to_garbage) = (wake(), wake(), wake(), wake());
 
     macro_rules! watch {
         ($($wake:ident),+) => {
@@ -41,14 +47,24 @@ pub fn start(client: Client) -> Control {
         };
     }
     let views = Views {
-        pods: watch!(to_scheduler, to_claims),
-        nodes: watch!(to_scheduler),
+        pods: watch!(to_scheduler, to_claims, to_workloads, to_garbage),
+        nodes: watch!(to_scheduler, to_garbage),
         claims: watch!(to_scheduler, to_claims),
         templates: watch!(to_scheduler, to_claims),
         classes: watch!(to_scheduler),
         slices: watch!(to_scheduler),
     };
 
+    let workloads = workloads::Views {
+        pods: views.pods.clone(),
+        deployments: watch!(to_workloads),
+        replica_sets: watch!(to_workloads),
+        jobs: watch!(to_workloads),
+    };
+
+    let garbage = Garbage::new(client.clone(), views.pods.clone(), views.nodes.clone(), Arc::clone(&to_garbage));
+    tasks.spawn(component::run(garbage, to_garbage));
+    tasks.spawn(component::run(Workloads::new(client.clone(), workloads), to_workloads));
     let claims = Claims::new(client.clone(), views.pods.clone(), views.claims.clone(), views.templates.clone());
     tasks.spawn(component::run(claims, to_claims));
     tasks.spawn(component::run(Scheduler::new(client, views), to_scheduler));

@@ -13,7 +13,7 @@ use cel::common::value::{CowVal, StaticVal, Val};
 #[derive(Clone, Debug)]
 pub struct Domains(pub BTreeMap<String, CelMap<'static>>);
 
-fn domain<'k>(key: &'k dyn Val) -> Result<&'k str, ExecutionError> {
+fn domain(key: &dyn Val) -> Result<&str, ExecutionError> {
     key.downcast_ref::<CelString<'_>>().map(|key| key.inner()).ok_or_else(|| ExecutionError::UnexpectedType {
         got: key.get_type().name().to_owned(),
         want: "string".to_owned(),
