@@ -17,15 +17,6 @@ use crate::names;
 /// Longest string or version that an attribute may have, in bytes.
 const MAX_ATTRIBUTE: usize = 64;
 
-/// The node that publishes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// Name of the Node, and of the pools.
-    pub node: String,
-    /// UID of the Node: slices go when it goes.
-    pub uid: String,
-}
-
 /// The slots of a node. Without NVLink fabric there are slots too; they give no channel.
 ///
 /// `fabricHealthy` says that there is a fabric and that it may be used.
@@ -157,17 +148,20 @@ pub enum Change {
     },
 }
 
-/// The writes that make `devices` the one pool of `driver` on the node; none if it is that already.
+/// The writes that make `devices` the one pool of `driver` on `node`; none if it is that already.
 ///
 /// What is left over goes first: consumers skip a pool while slices of it contradict each other.
-pub fn plan(existing: &[ResourceSlice], driver: &str, owner: &Owner, devices: &[Device]) -> Vec<Change> {
+pub fn plan<'a>(
+    existing: impl Iterator<Item = &'a ResourceSlice> + Clone,
+    driver: &str,
+    node: &str,
+    devices: &[Device],
+) -> Vec<Change> {
     let ours = || {
-        existing
-            .iter()
-            .filter(|slice| slice.spec.driver == driver && slice.spec.node_name.as_deref() == Some(owner.node.as_str()))
+        existing.clone().filter(|slice| slice.spec.driver == driver && slice.spec.node_name.as_deref() == Some(node))
     };
     let kept = ours()
-        .filter(|slice| slice.spec.pool.name == owner.node && !devices.is_empty())
+        .filter(|slice| slice.spec.pool.name == node && !devices.is_empty())
         .max_by_key(|slice| (slice.spec.pool.generation, std::cmp::Reverse(slice.metadata.name.clone())));
     let surplus: Vec<_> =
         ours().filter(|slice| kept.is_none_or(|kept| kept.metadata.name != slice.metadata.name)).collect();
@@ -186,41 +180,38 @@ pub fn plan(existing: &[ResourceSlice], driver: &str, owner: &Owner, devices: &[
     let Some(kept) = kept else {
         let generation = newest.map_or(1, |newest| newest + 1);
         changes.push(Change::Create(ResourceSlice {
-            metadata: ObjectMeta {
-                generate_name: Some(format!("0-{driver}-{}-", owner.node)),
-                owner_references: Some(vec![owner_reference(owner)]),
-                ..ObjectMeta::default()
-            },
-            spec: spec(driver, owner, devices, generation),
+            metadata: ObjectMeta { generate_name: Some(format!("0-{driver}-{node}-")), ..ObjectMeta::default() },
+            spec: spec(driver, node, devices, generation),
         }));
         return changes;
     };
     // One slice that changes alone is read whole or not at all; with others about, readers need a new generation.
     let alone = surplus.is_empty() && kept.spec.pool.resource_slice_count == 1;
     let generation = kept.spec.pool.generation + i64::from(!alone);
-    let wanted = spec(driver, owner, devices, generation);
+    let wanted = spec(driver, node, devices, generation);
     if wanted != kept.spec {
         changes.push(Change::Update(ResourceSlice { metadata: kept.metadata.clone(), spec: wanted }));
     }
     changes
 }
 
-fn spec(driver: &str, owner: &Owner, devices: &[Device], generation: i64) -> ResourceSliceSpec {
+fn spec(driver: &str, node: &str, devices: &[Device], generation: i64) -> ResourceSliceSpec {
     ResourceSliceSpec {
         driver: driver.to_owned(),
-        node_name: Some(owner.node.clone()),
-        pool: ResourcePool { name: owner.node.clone(), generation, resource_slice_count: 1 },
+        node_name: Some(node.to_owned()),
+        pool: ResourcePool { name: node.to_owned(), generation, resource_slice_count: 1 },
         devices: Some(devices.to_vec()),
         ..ResourceSliceSpec::default()
     }
 }
 
-fn owner_reference(owner: &Owner) -> OwnerReference {
+/// Makes the Node the owner of a slice: slices go when it goes.
+pub fn owner_reference(node: &str, uid: &str) -> OwnerReference {
     OwnerReference {
         api_version: "v1".into(),
         kind: "Node".into(),
-        name: owner.node.clone(),
-        uid: owner.uid.clone(),
+        name: node.to_owned(),
+        uid: uid.to_owned(),
         controller: Some(true),
         ..OwnerReference::default()
     }
@@ -234,8 +225,8 @@ mod tests {
         Fabric::Ready("0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.4294967295".parse().unwrap())
     }
 
-    fn owner() -> Owner {
-        Owner { node: "n1".into(), uid: "node-uid".into() }
+    fn plan_all(existing: &[ResourceSlice], driver: &str, devices: &[Device]) -> Vec<Change> {
+        plan(existing.iter(), driver, "n1", devices)
     }
 
     /// An API server that stores what it is told.
@@ -261,7 +252,7 @@ mod tests {
     fn slice(name: &str, driver: &str, node: &str, pool: &str, generation: i64, devices: &[Device]) -> ResourceSlice {
         let mut slice = ResourceSlice {
             metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
-            spec: spec(driver, &Owner { node: node.into(), uid: String::new() }, devices, generation),
+            spec: spec(driver, node, devices, generation),
         };
         slice.spec.pool.name = pool.into();
         slice
@@ -339,19 +330,18 @@ mod tests {
     fn nothing_is_written_when_nothing_changes() {
         let devices = slots(16, &clique(), Some(DomainKind::Shared));
         let mut slices = vec![];
-        apply(&mut slices, plan(&[], names::DRIVER, &owner(), &devices));
+        apply(&mut slices, plan_all(&[], names::DRIVER, &devices));
         assert_eq!(slices.len(), 1);
         assert_eq!(slices[0].spec.pool, ResourcePool { name: "n1".into(), generation: 1, resource_slice_count: 1 });
-        assert_eq!(slices[0].metadata.owner_references.as_ref().unwrap()[0].uid, "node-uid");
-        assert!(plan(&slices, names::DRIVER, &owner(), &devices).is_empty());
+        assert!(plan_all(&slices, names::DRIVER, &devices).is_empty());
     }
 
     #[test]
     fn one_changed_slice_keeps_its_generation() {
         let mut slices = vec![];
-        apply(&mut slices, plan(&[], names::DRIVER, &owner(), &slots(16, &clique(), Some(DomainKind::Shared))));
+        apply(&mut slices, plan_all(&[], names::DRIVER, &slots(16, &clique(), Some(DomainKind::Shared))));
         let changed = slots(16, &clique(), Some(DomainKind::Exclusive));
-        let changes = plan(&slices, names::DRIVER, &owner(), &changed);
+        let changes = plan_all(&slices, names::DRIVER, &changed);
         assert!(matches!(changes.as_slice(), [Change::Update(slice)] if slice.spec.pool.generation == 1
             && slice.metadata.resource_version.as_deref() == Some("1")));
     }
@@ -359,12 +349,12 @@ mod tests {
     #[test]
     fn case_37_wiped_slices_are_made_again_and_withdrawn_ones_are_not() {
         let devices = slots(16, &clique(), None);
-        assert!(matches!(plan(&[], names::DRIVER, &owner(), &devices).as_slice(), [Change::Create(_)]));
-        assert!(plan(&[], names::DRIVER, &owner(), &[]).is_empty());
+        assert!(matches!(plan_all(&[], names::DRIVER, &devices).as_slice(), [Change::Create(_)]));
+        assert!(plan_all(&[], names::DRIVER, &[]).is_empty());
         let mut slices = vec![];
-        apply(&mut slices, plan(&[], names::DRIVER, &owner(), &devices));
+        apply(&mut slices, plan_all(&[], names::DRIVER, &devices));
         assert!(matches!(
-            plan(&slices, names::DRIVER, &owner(), &[]).as_slice(),
+            plan_all(&slices, names::DRIVER, &[]).as_slice(),
             [Change::Delete { uid, resource_version, .. }] if uid == "uid-0" && resource_version == "1"
         ));
     }
@@ -376,7 +366,7 @@ mod tests {
             slice("a", names::GPU_DRIVER, "n1", "n1", 7, &devices),
             slice("b", names::DRIVER, "n2", "n2", 7, &devices),
         ];
-        let changes = plan(&others, names::DRIVER, &owner(), &devices);
+        let changes = plan_all(&others, names::DRIVER, &devices);
         assert!(matches!(changes.as_slice(), [Change::Create(slice)] if slice.spec.pool.generation == 1));
     }
 
@@ -394,7 +384,7 @@ mod tests {
             }).collect();
             let before = slices.clone();
             let devices = slots(wanted, &clique(), None);
-            let changes = plan(&slices, names::DRIVER, &owner(), &devices);
+            let changes = plan_all(&slices, names::DRIVER, &devices);
             apply(&mut slices, changes);
             proptest::prop_assert_eq!(slices.len(), usize::from(wanted > 0));
             for slice in &slices {
@@ -402,7 +392,7 @@ mod tests {
                 proptest::prop_assert!(newest.is_none_or(|newest| slice.spec.pool.generation >= newest));
                 proptest::prop_assert_eq!(slice.spec.devices.as_ref(), Some(&devices));
             }
-            proptest::prop_assert!(plan(&slices, names::DRIVER, &owner(), &devices).is_empty());
+            proptest::prop_assert!(plan_all(&slices, names::DRIVER, &devices).is_empty());
         }
     }
 }

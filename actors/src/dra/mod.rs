@@ -1,3 +1,23 @@
-//! dra
+//! The kubelet's side of the agent: DRA plugin servers, claims, checkpoints and CDI files.
 
+mod cdi_store;
+mod checkpoint_store;
+mod claim_preparer;
+mod context;
+mod endpoint;
+mod events;
+mod folder;
 pub mod front;
+mod health;
+mod lookup;
+mod prepare;
+mod registration;
+mod server;
+mod service;
+mod sockets;
+mod watch;
+
+pub use context::Driver;
+pub use events::{ClaimEvents, Message as EventMessage};
+pub use health::{DeviceHealth, HealthBoard};
+pub use server::{DraDependencies, DraServer, DraSettings, Message};

@@ -6,8 +6,10 @@ use crate::fault::{Fault, reason};
 
 pub mod cdi;
 pub mod checkpoint;
+pub mod compute_domain;
 pub mod plan;
 pub mod request;
+pub mod status;
 
 /// All that the kubelet says of a claim, and all that tells it from another of the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

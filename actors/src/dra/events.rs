@@ -1,0 +1,137 @@
+//! Kubernetes Events on claims that cannot be prepared. Best effort, and never many.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use heddle_core::claim::ClaimKey;
+use heddle_core::fault::Fault;
+use heddle_core::names;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::time::Instant;
+
+use crate::runtime::{self, Actor, Cx, Overflow};
+
+/// The kubelet retries every ten to fifteen seconds; nobody needs to read the same sentence that often.
+const REPEAT: Duration = Duration::from_secs(300);
+/// Claims that are remembered for it.
+const REMEMBERED: usize = 256;
+/// Longest note that the API server takes, in bytes.
+const NOTE: usize = 1024;
+/// An Event that takes longer is given up.
+const REQUEST: Duration = Duration::from_secs(5);
+
+/// What [`ClaimEvents`] is told.
+#[derive(Debug)]
+pub enum Message {
+    /// The claim cannot be prepared.
+    Refused {
+        /// The claim.
+        claim: ClaimKey,
+        /// Why.
+        fault: Fault,
+    },
+}
+
+impl runtime::Message for Message {
+    fn kind(&self) -> &'static str {
+        "Refused"
+    }
+
+    /// What is refused is said again at the next attempt.
+    fn overflow(&self) -> Overflow {
+        Overflow::DropOldest
+    }
+}
+
+/// Writes Events on claims.
+pub struct ClaimEvents {
+    recorder: Recorder,
+    said: BTreeMap<(String, &'static str), Instant>,
+    in_flight: Option<runtime::Task>,
+}
+
+impl ClaimEvents {
+    /// For the agent of `node`.
+    pub fn new(client: Client, node: &str) -> Self {
+        let reporter = Reporter { controller: names::AGENT.into(), instance: Some(node.to_owned()) };
+        Self { recorder: Recorder::new(client, reporter), said: BTreeMap::new(), in_flight: None }
+    }
+
+    /// Whether it is time to say this, of this claim.
+    fn is_news(&mut self, claim: &ClaimKey, fault: &Fault, now: Instant) -> bool {
+        self.said.retain(|_, said| now.duration_since(*said) < REPEAT);
+        let key = (claim.uid.clone(), fault.reason);
+        if self.said.contains_key(&key) || self.said.len() >= REMEMBERED {
+            return false;
+        }
+        self.said.insert(key, now);
+        true
+    }
+}
+
+impl Actor for ClaimEvents {
+    const KIND: &'static str = "ClaimEvents";
+    type Message = Message;
+
+    fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        let Message::Refused { claim, fault } = message;
+        // One at a time: when the API server is slow, the newest attempts are worth no more than this one.
+        let busy = self.in_flight.as_ref().is_some_and(|task| !task.is_finished());
+        if busy || !self.is_news(&claim, &fault, Instant::now()) {
+            return Ok(());
+        }
+        let recorder = self.recorder.clone();
+        self.in_flight = Some(cx.spawn("event", async move {
+            let event = Event {
+                type_: EventType::Warning,
+                reason: fault.reason.into(),
+                note: Some(cut(&fault.message)),
+                action: "Prepare".into(),
+                secondary: None,
+            };
+            match tokio::time::timeout(REQUEST, recorder.publish(&event, &reference(claim))).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::info!("an Event could not be written: {error}"),
+                Err(_) => tracing::info!("an Event could not be written in time"),
+            }
+            Ok(())
+        }));
+        Ok(())
+    }
+}
+
+fn reference(claim: ClaimKey) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("resource.k8s.io/v1".into()),
+        kind: Some("ResourceClaim".into()),
+        namespace: Some(claim.namespace),
+        name: Some(claim.name),
+        uid: Some(claim.uid),
+        ..ObjectReference::default()
+    }
+}
+
+/// Texts of tenants may be in it: no control characters, and not too long.
+fn cut(text: &str) -> String {
+    let mut cut = String::new();
+    for shown in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
+        if cut.len() + shown.len_utf8() > NOTE {
+            break;
+        }
+        cut.push(shown);
+    }
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_cut_and_has_no_control_characters() {
+        assert_eq!(cut("a\nb\u{1b}[31m"), "a b [31m");
+        assert_eq!(cut(&"\u{e9}".repeat(2000)).len(), 1024);
+    }
+}

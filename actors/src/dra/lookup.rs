@@ -1,0 +1,112 @@
+//! What a Prepare reads from, and writes to, the API server.
+
+use std::time::Duration;
+
+use heddle_core::api::ChannelConfig;
+use heddle_core::claim::checkpoint::Checkpoint;
+use heddle_core::claim::plan::DomainFacts;
+use heddle_core::claim::{ClaimKey, compute_domain, status};
+use heddle_core::fault::{Fault, reason};
+use heddle_core::names;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+
+/// A request takes milliseconds. After this long the kubelet is told that the API server does not answer, while there
+/// is time left to tell it.
+const REQUEST: Duration = Duration::from_secs(10);
+/// Writes of a claim's status that meet another writer's are tried anew so often; the status is for people.
+const STATUS_ATTEMPTS: u32 = 4;
+
+/// The claim as it is now.
+pub(crate) async fn claim(client: &Client, key: &ClaimKey) -> Result<ResourceClaim, Fault> {
+    let api: Api<ResourceClaim> = Api::namespaced(client.clone(), &key.namespace);
+    let found = within(api.get_opt(&key.name)).await.map_err(|why| unavailable("ResourceClaim", key, &why))?;
+    found.ok_or_else(|| Fault::permanent(reason::CLAIM_MISMATCH, format!("ResourceClaim {key} does not exist")))
+}
+
+/// The ComputeDomain that `config` names, in the claim's namespace and nowhere else.
+pub(crate) async fn compute_domain(
+    client: &Client,
+    namespace: &str,
+    config: &ChannelConfig,
+) -> Result<DomainFacts, Fault> {
+    let (group, version) = names::COMPUTE_DOMAIN_API_VERSION.split_once('/').unwrap_or_default();
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "ComputeDomain"));
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    let shown = format!("of UID {} in namespace {namespace}", config.domain_id);
+    let found = match &config.compute_domain {
+        Some(name) if is_name(name) => within(api.get_opt(name)).await,
+        Some(_) => Ok(None),
+        // A template of the existing driver has the UID only. A namespace has few ComputeDomains.
+        None => within(api.list(&ListParams::default())).await.map(|list| {
+            list.items.into_iter().find(|object| object.metadata.uid.as_deref() == Some(config.domain_id.as_str()))
+        }),
+    };
+    let found = found.map_err(|why| unavailable("ComputeDomain", &shown, &why))?;
+    let found = found.ok_or_else(|| compute_domain::gone(namespace, config))?;
+    compute_domain::facts(&found, namespace, config)
+}
+
+/// Shows in the claim's status what it was given. Best effort: nothing depends on it.
+pub(crate) async fn show_prepared(client: &Client, mut claim: ResourceClaim, checkpoint: &Checkpoint) {
+    let key = &checkpoint.claim;
+    let api: Api<ResourceClaim> = Api::namespaced(client.clone(), &key.namespace);
+    let parameters = PatchParams { field_manager: Some(names::AGENT.into()), ..PatchParams::default() };
+    for _ in 0..STATUS_ATTEMPTS {
+        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let Some(patch) = status::patch(&claim, checkpoint, &now) else { return };
+        let written = within(api.patch_status(&key.name, &parameters, &Patch::Merge(&patch))).await;
+        let Err(why) = written else { return };
+        if !why.conflict {
+            tracing::info!(claim = %key, "the claim's status could not be written: {}", why.text);
+            return;
+        }
+        match within(api.get_opt(&key.name)).await {
+            Ok(Some(newer)) if newer.metadata.uid.as_deref() == Some(key.uid.as_str()) => claim = newer,
+            _ => return,
+        }
+    }
+}
+
+/// Why a request came to nothing.
+struct Why {
+    text: String,
+    conflict: bool,
+}
+
+async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Why> {
+    match tokio::time::timeout(REQUEST, request).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => {
+            let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
+            Err(Why { text: error.to_string(), conflict })
+        }
+        Err(_) => Err(Why { text: format!("no answer for {} s", REQUEST.as_secs()), conflict: false }),
+    }
+}
+
+fn unavailable(kind: &str, name: &dyn std::fmt::Display, why: &Why) -> Fault {
+    let text: String = why.text.chars().take(300).collect();
+    Fault::retryable(reason::API_UNAVAILABLE, format!("the API server could not be asked for {kind} {name}: {text}"))
+}
+
+/// A config is written by tenants; its name becomes part of a request's path.
+fn is_name(name: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+    (1..=253).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_is_a_name() {
+        assert!(is_name("green-2.a"));
+        for bad in ["", ".", "..", "../x", "a/b", "a?b", "A", "a%2fb", "a b"] {
+            assert!(!is_name(bad), "{bad}");
+        }
+    }
+}

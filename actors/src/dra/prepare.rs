@@ -1,0 +1,226 @@
+//! Runs what `heddle_core::claim::plan` decides for one claim.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use heddle_core::claim::checkpoint::{Checkpoint, State};
+use heddle_core::claim::plan::{self, Demand, Known, Step, Undo};
+use heddle_core::claim::{ClaimKey, Grant, cdi, request};
+use heddle_core::fault::{Fault, reason};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+
+use super::context::{Cancel, Context, Driver, superseded, token};
+use super::lookup;
+use crate::channel_allocator;
+use crate::runtime::SendError;
+
+/// One claim of one driver, and where its preparation is.
+#[derive(Clone)]
+pub(crate) struct Job {
+    pub(crate) context: Rc<Context>,
+    pub(crate) driver: Driver,
+    pub(crate) claim: ClaimKey,
+    pub(crate) cancel: Cancel,
+    pub(crate) stage: Rc<Cell<Stage>>,
+}
+
+/// What a Prepare is waiting for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// For something of this node.
+    #[default]
+    Local,
+    /// For the API server.
+    Api,
+    /// For the ChannelAllocator, which knows more.
+    Channel,
+}
+
+/// A claim that the kubelet can be answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Done {
+    pub(crate) checkpoint: Checkpoint,
+    /// The claim as it was read, if it was.
+    pub(crate) claim: Option<ResourceClaim>,
+}
+
+impl Job {
+    /// Prepares the claim, however long it takes.
+    pub(crate) async fn prepare(self) -> Result<Done, Fault> {
+        self.claim.check()?;
+        let mut known = Known {
+            claim: self.claim.clone(),
+            driver: self.driver.name(),
+            node: self.context.node_facts()?,
+            token: token()?,
+            on_disk: self.context.store(self.driver)?.read(&self.claim.uid)?,
+            entry_verified: false,
+            cdi_intact: false,
+            demand: None,
+            domain: None,
+            grant: None,
+        };
+        let mut claim = None;
+        let result = self.run(&mut known, &mut claim).await;
+        self.context.granted.borrow_mut().remove(&self.claim.uid);
+        if result.is_err() && !known.on_disk.as_ref().is_some_and(|c| c.held().is_some()) {
+            // Nothing on disk tells of the channel, so no Unprepare would give it back.
+            self.give_back(&known).await;
+        }
+        let checkpoint = result?;
+        if let Some(facts) = &known.domain {
+            self.context.domains.hold(facts, &self.claim);
+        }
+        Ok(Done { checkpoint, claim })
+    }
+
+    async fn run(&self, known: &mut Known, claim: &mut Option<ResourceClaim>) -> Result<Checkpoint, Fault> {
+        loop {
+            self.look_at_cdi(known)?;
+            match plan::next(known)? {
+                Step::Answer(_) => break,
+                step => self.step(step, known, claim).await?,
+            }
+        }
+        known.on_disk.clone().ok_or_else(superseded)
+    }
+
+    fn look_at_cdi(&self, known: &mut Known) -> Result<(), Fault> {
+        let Some(checkpoint) = known.on_disk.as_ref().filter(|c| c.state != State::Tombstone) else { return Ok(()) };
+        let file = cdi::file(checkpoint)?;
+        known.cdi_intact = file.as_ref().is_none_or(|file| self.context.cdi.intact(file));
+        if let Some(file) = file.filter(|_| known.cdi_intact) {
+            self.context.cdi.keep(&file);
+        }
+        Ok(())
+    }
+
+    async fn step(&self, step: Step, known: &mut Known, read: &mut Option<ResourceClaim>) -> Result<(), Fault> {
+        let Context { client, allocator, cdi, domains, .. } = &*self.context;
+        match step {
+            Step::Undo => {
+                self.undo(known.on_disk.take()).await?;
+            }
+            Step::Verify(prepared) => {
+                self.stage.set(Stage::Channel);
+                let asked = allocator.ask(|reply| channel_allocator::Message::Verify { prepared, reply });
+                self.cancel.or(asked).await???;
+                known.entry_verified = true;
+            }
+            Step::GetClaim => {
+                self.stage.set(Stage::Api);
+                let claim = self.cancel.or(lookup::claim(client, &self.claim)).await??;
+                known.demand = Some(self.demand(&claim)?);
+                *read = Some(claim);
+            }
+            Step::GetComputeDomain(config) => {
+                self.stage.set(Stage::Api);
+                let namespace = &self.claim.namespace;
+                known.domain = match domains.get(&config.domain_id, namespace) {
+                    Some(facts) => Some(facts),
+                    None => Some(self.cancel.or(lookup::compute_domain(client, namespace, &config)).await??),
+                };
+            }
+            Step::Enter(facts) => {
+                self.stage.set(Stage::Channel);
+                let (claim, cd, mode) = (self.claim.clone(), facts.reference, facts.isolation);
+                let asked = allocator.ask(|reply| channel_allocator::Message::Enter { claim, cd, mode, reply });
+                let grant = self.cancel.or(asked).await???;
+                self.context.note_grant(&self.claim.uid, &known.domain, &grant);
+                known.grant = Some(grant);
+            }
+            Step::Write(checkpoint) => {
+                if self.cancel.is_cancelled() {
+                    return Err(superseded());
+                }
+                self.stage.set(Stage::Local);
+                self.write(checkpoint.clone()).await?;
+                known.on_disk = Some(checkpoint);
+            }
+            Step::WriteCdi(file) => cdi.write(&file)?,
+            Step::Answer(_) => {}
+        }
+        Ok(())
+    }
+
+    fn demand(&self, claim: &ResourceClaim) -> Result<Demand, Fault> {
+        let devices = request::devices(claim, &self.claim, self.driver.name(), &self.context.node)?;
+        let config = match self.driver {
+            Driver::ComputeDomain => Some(request::channel_config(claim, &self.claim, &devices)?),
+            Driver::Gpu => None,
+        };
+        Ok(Demand { devices, config })
+    }
+
+    /// Undoes the claim from what is on this node alone. A claim that is not known is undone.
+    pub(crate) async fn unprepare(self) -> Result<(), Fault> {
+        if let Err(fault) = self.claim.check() {
+            // It can never have been prepared, and an error would keep its pod from ending.
+            tracing::warn!("asked to unprepare what is no claim: {fault}");
+            return Ok(());
+        }
+        let on_disk = self.context.store(self.driver)?.read(&self.claim.uid)?;
+        self.undo(on_disk).await
+    }
+
+    async fn undo(&self, on_disk: Option<Checkpoint>) -> Result<(), Fault> {
+        if on_disk.is_none() && self.driver == Driver::ComputeDomain {
+            // A preparer that died between its grant and its checkpoint has left nothing else to go by.
+            let claim_uid = self.claim.uid.clone();
+            self.tell_allocator(channel_allocator::Message::Cancel { claim_uid }).await;
+        }
+        for effect in plan::undo(on_disk.as_ref()) {
+            match effect {
+                Undo::Bury => {
+                    if let Some(checkpoint) = &on_disk {
+                        self.write(checkpoint.with_state(State::Tombstone)).await?;
+                    }
+                }
+                Undo::RemoveCdi(name) => self.context.cdi.remove(&name)?,
+                Undo::Forget => {
+                    let (store, uid) = (self.context.store(self.driver)?.clone(), self.claim.uid.clone());
+                    blocking(move || store.remove(&uid)).await?;
+                }
+                Undo::Leave { cd_uid } => self.leave(cd_uid).await,
+            }
+        }
+        Ok(())
+    }
+
+    async fn give_back(&self, known: &Known) {
+        match (&known.grant, &known.domain) {
+            (Some(Grant::Channel { .. }), Some(facts)) => self.leave(facts.reference.uid.clone()).await,
+            (None, Some(_)) => {
+                let claim_uid = self.claim.uid.clone();
+                self.tell_allocator(channel_allocator::Message::Cancel { claim_uid }).await;
+            }
+            _ => {}
+        }
+    }
+
+    async fn leave(&self, cd_uid: String) {
+        self.context.domains.release(&cd_uid, &self.claim);
+        let claim_uid = self.claim.uid.clone();
+        self.tell_allocator(channel_allocator::Message::Leave { claim_uid, cd_uid }).await;
+    }
+
+    /// A lost `Leave` would keep a channel until the agent restarts, so a full mailbox is waited for.
+    async fn tell_allocator(&self, mut message: channel_allocator::Message) {
+        while let Err(SendError::Full(refused)) = self.context.allocator.send(message) {
+            message = refused;
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn write(&self, checkpoint: Checkpoint) -> Result<(), Fault> {
+        let store = self.context.store(self.driver)?.clone();
+        blocking(move || store.write(&checkpoint)).await
+    }
+}
+
+/// Runs what waits for a disk away from the actors' thread.
+async fn blocking(work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> Result<(), Fault> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(Fault::retryable(reason::NODE_IO, format!("a write was cut off: {error}"))))
+}

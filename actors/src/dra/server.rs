@@ -1,0 +1,434 @@
+//! The agent's face to the kubelet: sockets, registration, and one preparer per claim.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use heddle_core::claim::checkpoint::{Checkpoint, State};
+use heddle_core::claim::{ClaimKey, Prepared, cdi};
+use heddle_core::fault::{Class, Fault, reason};
+use heddle_core::inventory::Inventory;
+use kube::Client;
+
+use super::cdi_store::CdiStore;
+use super::checkpoint_store::CheckpointStore;
+use super::claim_preparer::{self, ClaimPreparer, PrepareReply, UnprepareReply};
+use super::context::{Context, Domains, Driver};
+use super::endpoint::Endpoint;
+use super::{HealthBoard, events, lookup, watch};
+use crate::channel_allocator;
+use crate::nvml::devices::Devices;
+use crate::runtime::{self, Actor, Addr, Cx, Overflow, Reply, Scope, SendError, Spec};
+
+/// Pause before a socket that could not be put back is tried again.
+const SOCKET_RETRY: Duration = Duration::from_secs(1);
+/// Pause before a claim of an earlier boot is looked up again, while the API server cannot be asked.
+const LEFTOVER_RETRY: Duration = Duration::from_secs(30);
+
+/// What a [`DraServer`] is told of its node.
+#[derive(Clone, Debug)]
+pub struct DraSettings {
+    /// Name of the Node, and of the pools.
+    pub node_name: String,
+    /// UID of the agent's pod, which tells the sockets of two agents apart; may be empty.
+    pub pod_uid: String,
+    /// `/var/lib/kubelet/plugins`.
+    pub plugins_dir: PathBuf,
+    /// `/var/lib/kubelet/plugins_registry`.
+    pub registry_dir: PathBuf,
+    /// `/var/run/cdi`.
+    pub cdi_dir: PathBuf,
+    /// Where checkpoints are kept.
+    pub state_dir: PathBuf,
+    /// Slots that the node publishes.
+    pub slots: u32,
+    /// Whether whole GPUs are served too.
+    pub gpus: bool,
+    /// The node's `/proc`.
+    pub proc_root: PathBuf,
+}
+
+impl DraSettings {
+    /// The drivers that are served.
+    pub fn drivers(&self) -> Vec<Driver> {
+        let mut drivers = vec![Driver::ComputeDomain];
+        drivers.extend(self.gpus.then_some(Driver::Gpu));
+        drivers
+    }
+}
+
+/// What a [`DraServer`] is told.
+#[derive(Debug)]
+pub enum Message {
+    /// From the kubelet.
+    Prepare {
+        /// Who was asked.
+        driver: Driver,
+        /// The claim.
+        claim: ClaimKey,
+        /// Where the answer goes.
+        reply: PrepareReply,
+    },
+    /// From the kubelet.
+    Unprepare {
+        /// Who was asked.
+        driver: Driver,
+        /// The claim.
+        claim: ClaimKey,
+        /// Where the answer goes.
+        reply: UnprepareReply,
+    },
+    /// What a claim still waits for, in words.
+    Missing {
+        /// Who was asked.
+        driver: Driver,
+        /// UID of the claim.
+        uid: String,
+        /// Where the answer goes.
+        reply: Reply<Fault>,
+    },
+    /// From the kubelet: it knows the driver now, or why it does not want it.
+    Registered {
+        /// Which one.
+        driver: Driver,
+        /// Why not.
+        refused: Option<String>,
+    },
+    /// From the inventory.
+    Inventory(Inventory),
+    /// From the ChannelAllocator: it has been built anew and does not know what the claims hold.
+    Restore,
+    /// Something may have happened to a CDI file or a socket.
+    FilesChanged,
+    /// A claim of an earlier boot does not exist any more.
+    Leftover {
+        /// Who prepared it.
+        driver: Driver,
+        /// The claim.
+        claim: ClaimKey,
+    },
+    /// Nothing is under way for a claim.
+    AtRest {
+        /// Who was asked.
+        driver: Driver,
+        /// UID of the claim.
+        uid: String,
+        /// Calls that its preparer has taken.
+        taken: u64,
+    },
+}
+
+impl runtime::Message for Message {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Prepare { .. } => "Prepare",
+            Self::Unprepare { .. } => "Unprepare",
+            Self::Missing { .. } => "Missing",
+            Self::Registered { .. } => "Registered",
+            Self::Inventory(_) => "Inventory",
+            Self::Restore => "Restore",
+            Self::FilesChanged => "FilesChanged",
+            Self::Leftover { .. } => "Leftover",
+            Self::AtRest { .. } => "AtRest",
+        }
+    }
+
+    fn overflow(&self) -> Overflow {
+        match self {
+            Self::Inventory(_) | Self::Restore | Self::FilesChanged => Overflow::Replace,
+            _ => Overflow::Reject,
+        }
+    }
+}
+
+/// What a [`DraServer`] is built from.
+#[derive(Clone)]
+pub struct DraDependencies {
+    /// The node.
+    pub settings: DraSettings,
+    /// The API.
+    pub client: Client,
+    /// Who gives channels.
+    pub allocator: Addr<channel_allocator::Message>,
+    /// Who writes Events on claims.
+    pub events: Addr<events::Message>,
+    /// What the kubelet is told of the devices' health.
+    pub health: HealthBoard,
+    /// Below which the preparers run.
+    pub scope: Scope,
+    /// What the inventory said last, for a server that is built while it runs.
+    pub inventory: Inventory,
+}
+
+/// Owns the sockets of all drivers and finds the preparer of a claim.
+pub struct DraServer {
+    context: Rc<Context>,
+    settings: DraSettings,
+    health: HealthBoard,
+    claims: Scope,
+    preparers: BTreeMap<(Driver, String), Preparer>,
+    endpoints: Vec<Endpoint>,
+}
+
+struct Preparer {
+    address: Addr<claim_preparer::Message>,
+    scope: Scope,
+    /// Calls that were sent to it.
+    sent: u64,
+}
+
+impl DraServer {
+    /// A server that has looked at its folders.
+    ///
+    /// # Errors
+    /// A fatal fault if one of them is missing or cannot be written.
+    pub fn new(dependencies: DraDependencies) -> Result<Self, Fault> {
+        let DraDependencies { settings, client, allocator, events, health, scope, inventory } = dependencies;
+        let mut checkpoints = BTreeMap::new();
+        for driver in settings.drivers() {
+            checkpoints.insert(driver, CheckpointStore::open(&settings.state_dir, driver.name())?);
+        }
+        let context = Context {
+            node: settings.node_name.clone(),
+            client,
+            allocator,
+            devices: Devices::new(&settings.proc_root),
+            cdi: CdiStore::open(&settings.cdi_dir)?,
+            checkpoints,
+            events,
+            inventory: RefCell::new(inventory),
+            domains: Domains::default(),
+            granted: RefCell::default(),
+        };
+        Ok(Self {
+            context: Rc::new(context),
+            settings,
+            health,
+            claims: scope.child("claims"),
+            preparers: BTreeMap::new(),
+            endpoints: Vec::new(),
+        })
+    }
+
+    /// Brings disk, CDI directory and ChannelAllocator into agreement, before the kubelet may call.
+    fn recover(&self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        // In this order: another agent that lives writes its checkpoint first and its CDI file second, so a file found
+        // here has a checkpoint there.
+        let found = self.context.cdi.found()?;
+        let boot_id = self.context.devices.boot_id();
+        let major = self.context.devices.channel_major();
+        let mut known = BTreeSet::new();
+        let mut unreadable = Vec::new();
+        for (&driver, store) in &self.context.checkpoints {
+            let loaded = store.load()?;
+            unreadable.extend(loaded.quarantined);
+            unreadable.extend(loaded.newer);
+            for checkpoint in loaded.checkpoints {
+                let Some(file) = cdi::file(&checkpoint)? else { continue };
+                known.insert(file.name.clone());
+                let this_boot = boot_id.as_ref() == Ok(&checkpoint.boot_id);
+                let same_major = checkpoint.channel.as_ref().is_none_or(|c| major.as_ref() == Ok(&c.major));
+                if checkpoint.state == State::Prepared && this_boot && same_major {
+                    self.context.cdi.keep(&file);
+                }
+                if checkpoint.state == State::Tombstone || !this_boot {
+                    self.look_up_leftover(driver, checkpoint, cx);
+                }
+            }
+        }
+        for name in found.difference(&known) {
+            // A container may run with a claim whose checkpoint cannot be read: its file stays.
+            if !unreadable.iter().any(|uid| name.contains(uid.as_str())) {
+                tracing::info!(file = name, "removed the CDI file of a claim that is not prepared");
+                self.context.cdi.remove(name)?;
+            }
+        }
+        for name in self.context.cdi.repair() {
+            tracing::info!(file = name, "put back a CDI file");
+        }
+        self.restore()
+    }
+
+    /// A claim that was cut off in its undo, or one of an earlier boot, of which nothing can run any more: the kubelet
+    /// may have lost its own notes, so the API server is asked whether it still exists.
+    fn look_up_leftover(&self, driver: Driver, checkpoint: Checkpoint, cx: &mut Cx<'_, Self>) {
+        let (client, server) = (self.context.client.clone(), cx.address());
+        cx.spawn("leftover", async move {
+            let claim = checkpoint.claim;
+            if checkpoint.state != State::Tombstone {
+                loop {
+                    match lookup::claim(&client, &claim).await {
+                        Ok(found) if found.metadata.uid.as_deref() == Some(claim.uid.as_str()) => return Ok(()),
+                        Err(fault) if fault.class != Class::Permanent => tokio::time::sleep(LEFTOVER_RETRY).await,
+                        Ok(_) | Err(_) => break,
+                    }
+                }
+            }
+            server.tell(Message::Leftover { driver, claim });
+            Ok(())
+        });
+    }
+
+    /// Tells the ChannelAllocator what the claims hold.
+    fn restore(&self) -> Result<(), Fault> {
+        let mut claims: Vec<Prepared> = self.context.granted.borrow().values().cloned().collect();
+        for store in self.context.checkpoints.values() {
+            claims.extend(store.load()?.checkpoints.iter().filter_map(Checkpoint::held));
+        }
+        tracing::info!(claims = claims.len(), "the ChannelAllocator is told what the claims of this node hold");
+        self.context.allocator.send(channel_allocator::Message::Restore { claims }).map_err(|error| {
+            Fault::retryable(
+                reason::ACTOR_FAILED,
+                format!("the ChannelAllocator could not be told of the claims: {error}"),
+            )
+        })
+    }
+
+    fn listen(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        if !self.settings.registry_dir.is_dir() {
+            return Err(Fault::fatal(
+                reason::NODE_IO,
+                format!(
+                    "the kubelet's plugin registry {} does not exist; is the kubelet running, and is --registry-dir right?",
+                    self.settings.registry_dir.display()
+                ),
+            ));
+        }
+        for driver in self.settings.drivers() {
+            let mut endpoint = Endpoint::new(&self.settings, driver, self.health.clone());
+            endpoint.remove_dead();
+            endpoint.open(cx).map_err(|fault| Fault { class: Class::Fatal, ..fault })?;
+            self.endpoints.push(endpoint);
+        }
+        Ok(())
+    }
+
+    fn watch(&self, cx: &mut Cx<'_, Self>) {
+        let mut folders = vec![self.context.cdi.path().to_owned(), self.settings.registry_dir.clone()];
+        folders.extend(self.settings.drivers().iter().map(|driver| self.settings.plugins_dir.join(driver.name())));
+        let me = cx.address();
+        cx.spawn("watch", async move {
+            watch::watch(folders, || me.tell(Message::FilesChanged)).await;
+            Ok(())
+        });
+    }
+
+    fn files_changed(&mut self, cx: &mut Cx<'_, Self>) {
+        for name in self.context.cdi.repair() {
+            tracing::warn!(file = name, "a CDI file was wiped and is put back");
+        }
+        let mut failed = false;
+        for endpoint in self.endpoints.iter_mut().filter(|endpoint| !endpoint.stands()) {
+            match endpoint.open(cx) {
+                Ok(()) => tracing::warn!(driver = endpoint.driver().name(), "a socket was gone and is put back"),
+                Err(fault) => {
+                    tracing::warn!("a socket is gone: {fault}");
+                    failed = true;
+                }
+            }
+        }
+        if failed {
+            cx.after(SOCKET_RETRY, Message::FilesChanged);
+        }
+    }
+
+    /// The claim's preparer, made if there is none.
+    fn tell_preparer(
+        &mut self,
+        driver: Driver,
+        claim: ClaimKey,
+        mut message: claim_preparer::Message,
+        cx: &mut Cx<'_, Self>,
+    ) {
+        let key = (driver, claim.uid.clone());
+        if let Some(preparer) = self.preparers.get_mut(&key) {
+            preparer.sent += 1;
+            match preparer.address.send(message) {
+                Ok(()) => return,
+                Err(SendError::Stopped(refused)) => message = refused,
+                // Its asker is told that the claim is busy by the reply that is dropped here.
+                Err(SendError::Full(_)) => {
+                    preparer.sent -= 1;
+                    return;
+                }
+            }
+        }
+        let scope = self.claims.child(&claim.uid);
+        let (context, server, taken) = (self.context.clone(), cx.address(), Rc::new(Cell::new(0)));
+        let spec = Spec { name: claim.uid.clone(), mailbox: 64, ..Spec::default() };
+        let address = scope.supervise(spec, move || {
+            Ok(ClaimPreparer::new(context.clone(), server.clone(), driver, claim.clone(), taken.clone()))
+        });
+        address.tell(message);
+        self.preparers.insert(key, Preparer { address, scope, sent: 1 });
+    }
+
+    fn at_rest(&mut self, driver: Driver, uid: String, taken: u64) {
+        let key = (driver, uid);
+        if self.preparers.get(&key).is_some_and(|preparer| preparer.sent == taken)
+            && let Some(preparer) = self.preparers.remove(&key)
+        {
+            preparer.scope.stop();
+        }
+    }
+}
+
+impl Actor for DraServer {
+    const KIND: &'static str = "DraServer";
+    type Message = Message;
+
+    fn started(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        self.recover(cx)?;
+        self.listen(cx)?;
+        self.watch(cx);
+        cx.ready();
+        Ok(())
+    }
+
+    fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        match message {
+            Message::Prepare { driver, claim, reply } => {
+                self.tell_preparer(driver, claim, claim_preparer::Message::Prepare(reply), cx);
+            }
+            Message::Unprepare { driver, claim, reply } => {
+                self.tell_preparer(driver, claim, claim_preparer::Message::Unprepare(reply), cx);
+            }
+            Message::Missing { driver, uid, reply } => {
+                if let Some(preparer) = self.preparers.get(&(driver, uid)) {
+                    preparer.address.tell(claim_preparer::Message::Missing(reply));
+                }
+            }
+            Message::Registered { driver, refused: None } => {
+                tracing::info!(driver = driver.name(), "registered with the kubelet");
+            }
+            Message::Registered { driver, refused: Some(why) } => {
+                tracing::error!(driver = driver.name(), "the kubelet refuses the driver: {why:.500}");
+            }
+            Message::Inventory(inventory) => *self.context.inventory.borrow_mut() = inventory,
+            Message::Restore => self.restore()?,
+            Message::FilesChanged => self.files_changed(cx),
+            Message::Leftover { driver, claim } => {
+                tracing::info!(%claim, uid = claim.uid, "a claim that is gone is undone");
+                let (reply, _) = Reply::channel();
+                self.tell_preparer(driver, claim, claim_preparer::Message::Unprepare(reply), cx);
+            }
+            Message::AtRest { driver, uid, taken } => self.at_rest(driver, uid, taken),
+        }
+        Ok(())
+    }
+
+    fn stopping(&mut self) {
+        // The kubelet forgets an agent whose registration socket goes; the next one's is there already, or comes.
+        for endpoint in &mut self.endpoints {
+            endpoint.close();
+        }
+    }
+}
+
+impl Drop for DraServer {
+    fn drop(&mut self) {
+        self.claims.stop();
+    }
+}
