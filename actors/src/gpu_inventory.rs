@@ -29,6 +29,8 @@ pub struct GpuInventory {
     library: Option<Arc<Library>>,
     /// While a reading goes on: the timer that finds it overdue.
     reading: Option<Task>,
+    /// Readings so far.
+    readings: u64,
     /// Somebody asked during the reading.
     again: bool,
     /// Between readings: the timer of the next one.
@@ -41,8 +43,8 @@ pub enum Message {
     Poll,
     /// A reading has ended.
     Read(Box<Answer>),
-    /// A reading has not ended for too long.
-    Overdue,
+    /// The reading of this number has not ended for too long.
+    Overdue(u64),
 }
 
 /// What came of a reading; the library is kept open for the next one.
@@ -56,7 +58,7 @@ impl runtime::Message for Message {
         match self {
             Self::Poll => "poll",
             Self::Read(_) => "read",
-            Self::Overdue => "overdue",
+            Self::Overdue(_) => "overdue",
         }
     }
 }
@@ -72,6 +74,7 @@ impl GpuInventory {
             logged: None,
             library: None,
             reading: None,
+            readings: 0,
             again: false,
             next: None,
         }
@@ -133,7 +136,8 @@ impl Actor for GpuInventory {
                 self.again = false;
                 let (root, library) = (self.driver_root.clone(), self.library.take());
                 cx.spawn_then("read NVML", read(root, library), |answer| Message::Read(Box::new(answer)));
-                self.reading = Some(cx.after(READING_LIMIT, Message::Overdue));
+                self.readings += 1;
+                self.reading = Some(cx.after(READING_LIMIT, Message::Overdue(self.readings)));
             }
             Message::Read(answer) => {
                 if let Some(reading) = self.reading.take() {
@@ -155,8 +159,8 @@ impl Actor for GpuInventory {
                 self.next = Some(cx.after(pause, Message::Poll));
             }
             // Its answer came while this message was on its way.
-            Message::Overdue if self.reading.is_none() => {}
-            Message::Overdue => {
+            Message::Overdue(reading) if self.reading.is_none() || reading != self.readings => {}
+            Message::Overdue(_) => {
                 // The reading goes on, and no second one is begun beside it.
                 let text = format!("NVML has not answered for {READING_LIMIT:?}: a GPU hangs; look at the node's XIDs");
                 let fault = Fault::retryable(reason::NVML, text);

@@ -22,7 +22,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 
 /// How often an idle connection is tried. A process that ends closes its connections, so this only finds a peer
 /// that hangs; it is seldom, as 4 cliques of 18 members have 1,224 connections.
-const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// How long the other side may take to say hello.
 pub const HANDSHAKE: Duration = Duration::from_secs(3);
