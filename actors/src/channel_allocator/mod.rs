@@ -286,10 +286,20 @@ impl ChannelAllocator {
         if !abandoned.is_empty() {
             self.settings.node_link.tell(node_link::Message::Leave { cd_uids: abandoned });
         }
-        let lost = if self.view.is_some() { self.ledger.lost(self.node_status()) } else { BTreeMap::new() };
-        self.clashes.retain(|cd_uid, _| lost.contains_key(cd_uid));
+        let lost = match &self.view {
+            Some(view) => {
+                let (status, domain) = (view.node.status.as_ref(), view.domain.as_deref());
+                let clashes = self.ledger.clashes(status, domain);
+                for (cd_uid, fault) in clashes.iter().filter(|(uid, _)| !self.clashes.contains_key(*uid)) {
+                    tracing::error!(compute_domain = %cd_uid, reason = fault.reason, "{fault}");
+                }
+                self.clashes = clashes;
+                self.ledger.lost(status)
+            }
+            None => BTreeMap::new(),
+        };
         for (cd_uid, entry) in lost {
-            if !self.keeping.insert(cd_uid.clone()) {
+            if self.clashes.contains_key(&cd_uid) || !self.keeping.insert(cd_uid.clone()) {
                 continue;
             }
             let entry = heddle_core::api::NodeChannel { since: jiff::Timestamp::now().to_string(), ..entry };
@@ -306,15 +316,9 @@ impl ChannelAllocator {
         let verified = match answer {
             Ok(Answer::Entered(channel)) => {
                 tracing::warn!(compute_domain = %cd_uid, channel, "the node's entry was lost and is put back");
-                self.clashes.remove(&cd_uid);
                 Ok(())
             }
-            Ok(Answer::Refuse(fault) | Answer::Wait(fault)) => {
-                if self.clashes.insert(cd_uid.clone(), fault.clone()).as_ref() != Some(&fault) {
-                    tracing::error!(compute_domain = %cd_uid, reason = fault.reason, "{fault}");
-                }
-                Err(fault)
-            }
+            Ok(Answer::Refuse(fault) | Answer::Wait(fault)) => Err(fault),
             Ok(Answer::NeedsChannel) => Ok(()),
             Err(error) => {
                 cx.after(RETRY, Message::Again);
@@ -328,15 +332,16 @@ impl ChannelAllocator {
 
     fn verify(&mut self, prepared: Prepared, reply: Reply<Result<(), Fault>>, cx: &mut Cx<'_, Self>) {
         self.ledger.grant(&prepared);
+        self.reconcile(cx);
         // Without a view there is nothing to compare with: the entry was written durably before the checkpoint, and
         // while the API is away nobody can have taken it away.
-        let lost = self.view.is_some() && self.ledger.lost(self.node_status()).contains_key(&prepared.cd_uid);
-        if !lost {
-            reply.send(Ok(()));
-        } else {
+        if let Some(clash) = self.clashes.get(&prepared.cd_uid) {
+            reply.send(Err(clash.clone()));
+        } else if self.keeping.contains(&prepared.cd_uid) {
             self.verifying.entry(prepared.cd_uid).or_default().push(reply);
+        } else {
+            reply.send(Ok(()));
         }
-        self.reconcile(cx);
     }
 
     fn say_whether_the_daemon_may_be_ended(&mut self) {

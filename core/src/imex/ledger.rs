@@ -1,7 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::{IMEXNodeStatus, NodeChannel};
+use super::clash;
+use crate::api::{IMEXDomain, IMEXNodeStatus, NodeChannel};
 use crate::claim::Prepared;
+use crate::fault::Fault;
 
 /// Which claims hold which ComputeDomains on this node: the reference counts behind enter and leave.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -84,18 +86,22 @@ impl Ledger {
         listed.filter(|uid| !self.is_held(uid)).cloned().collect()
     }
 
-    /// The entries that claims rest on and that the node does not list so: lost or changed by somebody else.
+    /// The entries that claims rest on and that the node does not list.
     pub fn lost(&self, status: Option<&IMEXNodeStatus>) -> BTreeMap<String, NodeChannel> {
-        let listed = |uid: &str| status.and_then(|status| status.channels.get(uid));
-        self.claims
-            .values()
-            .filter_map(|hold| {
-                let (channel, domain) = hold.entry.as_ref()?;
-                let there = listed(&hold.cd_uid).is_some_and(|l| l.channel == *channel && l.domain == *domain);
-                let entry = NodeChannel { channel: *channel, domain: domain.clone(), since: String::new() };
-                (!there).then(|| (hold.cd_uid.clone(), entry))
-            })
-            .collect()
+        let listed = |uid: &str| status.is_some_and(|status| status.channels.contains_key(uid));
+        self.entries().filter(|(uid, _)| !listed(uid)).map(|(uid, entry)| (uid.to_owned(), entry)).collect()
+    }
+
+    /// The ComputeDomains whose prepared claims the objects contradict.
+    pub fn clashes(&self, status: Option<&IMEXNodeStatus>, domain: Option<&IMEXDomain>) -> BTreeMap<String, Fault> {
+        self.entries().filter_map(|(uid, entry)| Some((uid.to_owned(), clash(uid, &entry, status, domain)?))).collect()
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (&str, NodeChannel)> {
+        self.claims.values().filter_map(|hold| {
+            let (channel, domain) = hold.entry.clone()?;
+            Some((hold.cd_uid.as_str(), NodeChannel { channel, domain, since: String::new() }))
+        })
     }
 }
 
@@ -154,7 +160,16 @@ mod tests {
         ledger.restore([prepared("a", "green", 4), prepared("b", "blue", 5)]);
         ledger.hold("c", "yellow");
         assert!(ledger.lost(Some(&listing(&[("green", 4), ("blue", 5)]))).is_empty());
-        assert_eq!(ledger.lost(Some(&listing(&[("green", 4), ("blue", 6)])))["blue"].channel, 5);
+        assert_eq!(ledger.lost(Some(&listing(&[("green", 4)])))["blue"].channel, 5);
         assert_eq!(ledger.lost(None).len(), 2);
+    }
+
+    #[test]
+    fn an_entry_with_another_number_is_a_clash() {
+        let mut ledger = Ledger::default();
+        ledger.restore([prepared("a", "green", 4), prepared("b", "blue", 5)]);
+        let status = listing(&[("green", 4), ("blue", 6)]);
+        assert!(ledger.lost(Some(&status)).is_empty());
+        assert_eq!(ledger.clashes(Some(&status), None).into_keys().collect::<Vec<_>>(), ["blue"]);
     }
 }

@@ -19,7 +19,7 @@ pub use gate::{Gate, gate};
 pub use hosts::{SENTINEL, hosts, hosts_file};
 pub use ledger::Ledger;
 pub use node_map::{member_name, node_map, node_map_hash};
-pub use node_status::{Answer, Decision, Report, Wishes, decide};
+pub use node_status::{Answer, Decision, Report, Wishes, clash, decide};
 pub use readiness::readiness;
 pub use step::{Sent, Step, next};
 pub use verdict::{Verdict, validate, verdict};

@@ -126,36 +126,45 @@ enum Keep {
 
 /// A prepared claim's entry: there, put back, or in contradiction to another. A number is never changed by itself.
 fn keep(node: &IMEXNode, domain: Option<&IMEXDomain>, uid: &str, entry: &NodeChannel) -> Keep {
-    let status = node.status.clone().unwrap_or_default();
-    let clash = |text: String| Keep::Answer(Answer::Refuse(Fault::permanent(reason::CHANNEL_CLASH, text)));
-    let NodeChannel { channel, domain: of, .. } = entry;
-    match status.channels.get(uid) {
-        Some(listed) if listed.channel == *channel && listed.domain == *of => {
-            return Keep::Answer(Answer::Entered(*channel));
-        }
-        Some(listed) => {
-            return clash(format!(
-                "claims of ComputeDomain {uid} on this node use channel {channel} of domain {of}, its IMEXNode lists channel {} of domain {}; delete these pods",
-                listed.channel, listed.domain
-            ));
-        }
-        None => {}
+    let mut status = node.status.clone().unwrap_or_default();
+    if let Some(fault) = clash(uid, entry, Some(&status), domain) {
+        return Keep::Answer(Answer::Refuse(fault));
     }
-    let map = domain.filter(|domain| protocol::name(*domain) == of).and_then(|domain| domain.status.as_ref());
-    let other = map.and_then(|map| {
-        map.channels
-            .iter()
-            .find(|(other, e)| (e.channel == *channel) != (*other == uid) && (e.channel == *channel || *other == uid))
-    });
-    if let Some((other, e)) = other {
-        return clash(format!(
-            "claims of ComputeDomain {uid} on this node use channel {channel} of domain {of}, which lists channel {} for ComputeDomain {other}; delete these pods",
-            e.channel
-        ));
+    if status.channels.contains_key(uid) {
+        return Keep::Answer(Answer::Entered(entry.channel));
     }
-    let mut status = status;
     status.channels.insert(uid.to_owned(), entry.clone());
     Keep::Write(status)
+}
+
+/// Whether the objects contradict an entry that prepared claims of the ComputeDomain `uid` rest on: the node lists
+/// another number for it, or the domain does, or the domain gives the number to another ComputeDomain.
+pub fn clash(
+    uid: &str,
+    entry: &NodeChannel,
+    status: Option<&IMEXNodeStatus>,
+    domain: Option<&IMEXDomain>,
+) -> Option<Fault> {
+    let NodeChannel { channel, domain: of, .. } = entry;
+    let says = |other: String| {
+        let text = format!(
+            "claims of ComputeDomain {uid} on this node use channel {channel} of domain {of}, but {other}; delete these pods"
+        );
+        Some(Fault::permanent(reason::CHANNEL_CLASH, text))
+    };
+    let listed = status.and_then(|status| status.channels.get(uid));
+    if let Some(listed) = listed.filter(|listed| (listed.channel, &listed.domain) != (*channel, of)) {
+        return says(format!("its IMEXNode lists channel {} of domain {}", listed.channel, listed.domain));
+    }
+    let map = &domain.filter(|domain| protocol::name(*domain) == of)?.status.as_ref()?.channels;
+    match map.get(uid) {
+        Some(own) if own.channel != *channel => says(format!("the domain has channel {} for it", own.channel)),
+        Some(_) => None,
+        None => {
+            let (_, other) = map.iter().find(|(_, other)| other.channel == *channel)?;
+            says(format!("the domain has that channel for ComputeDomain {}", other.compute_domain))
+        }
+    }
 }
 
 #[cfg(test)]
