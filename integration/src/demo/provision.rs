@@ -45,14 +45,7 @@ impl Binary {
     /// When either cannot be found.
     pub fn own(launcher: Vec<String>) -> anyhow::Result<Self> {
         let path = std::env::current_exe().context("the path of this binary is not known")?;
-        let folder = path.parent().unwrap_or(Path::new("."));
-        // A dependency's cdylib stays in `deps`; one that was built for itself, or installed, is beside the binary.
-        let nvml = [folder.join("libheddle_fake_nvml.so"), folder.join("deps/libheddle_fake_nvml.so")]
-            .into_iter()
-            .find(|candidate| candidate.exists())
-            .with_context(|| {
-                format!("libheddle_fake_nvml.so is not beside {}; build with `cargo build --release`", path.display())
-            })?;
+        let nvml = heddle_fake_nvml::built_library()?;
         Ok(Self { launcher, path, nvml })
     }
 

@@ -112,11 +112,11 @@ impl Cuda {
             }
         }
         // Taken out while it is asked: if the caller gives up half-way the exchange cannot be gone on with.
-        if let Kernel::Session(mut kernel) = std::mem::replace(&mut self.kernel, Kernel::SessionEnded) {
-            if let Ok(answer) = exchange(&mut kernel, request).await {
-                self.kernel = Kernel::Session(kernel);
-                return Ok(answer);
-            }
+        if let Kernel::Session(mut kernel) = std::mem::replace(&mut self.kernel, Kernel::SessionEnded)
+            && let Ok(answer) = exchange(&mut kernel, request).await
+        {
+            self.kernel = Kernel::Session(kernel);
+            return Ok(answer);
         }
         Err(CudaError::new(
             Denied::NotSupported,
