@@ -1,1 +1,135 @@
-//! Which IMEX domain each node serves.
+//! Which IMEX domain a node serves: the shared one of its clique (its home), or the exclusive one of a ComputeDomain
+//! whose claims have landed there.
+//!
+//! A node goes round in four steps, each one guarded write, and each decided from what the objects say alone:
+//!
+//! | `away` at home | `spec.domain` | next, towards exclusive | next, towards home |
+//! |---|---|---|---|
+//! | no | home | set `away` | – |
+//! | yes | home | move, once it lists no channel | unset `away` |
+//! | yes | exclusive | – | unset `away`, once it lists no channel |
+//! | no | exclusive | unset: move home first | move, while it lists no channel |
+//!
+//! In the last row the move home may be on its way already, so its `away` may only be set again if the node lists a
+//! channel: then its resourceVersion has changed since, and that move fails. [`crate::protocol::free`] relies on it.
+
+use crate::api::{EpochMark, IMEXDomain, IMEXNode, IMEXNodeSpec, Member};
+use crate::protocol::{mark, name};
+
+/// Whether home should not expect this member now. `current` is its entry there, `wanted` the name of the exclusive
+/// domain that it should serve.
+pub fn away(node: &IMEXNode, home: &str, current: Option<&Member>, wanted: Option<&str>) -> bool {
+    match (node.spec.domain.as_deref(), wanted) {
+        (None, _) => false,
+        (Some(serving), Some(wanted)) if serving == home => !uses_other_than(node, wanted),
+        (Some(serving), None) if serving == home => false,
+        (Some(serving), Some(wanted)) if serving == wanted => {
+            uses_other_than(node, home) || current.is_none_or(|member| member.away)
+        }
+        (Some(_), _) => uses_other_than(node, home),
+    }
+}
+
+/// The domain that the node should be moved to now, if any.
+pub fn next_move<'a>(node: &IMEXNode, home: &'a IMEXDomain, wanted: Option<&'a IMEXDomain>) -> Option<&'a IMEXDomain> {
+    if node.spec.domain.as_deref() == Some(name(home)) {
+        let expected = home.spec.members.get(name(node)).is_none_or(|member| !member.away);
+        return wanted.filter(|wanted| !expected && move_in(node, wanted).is_some());
+    }
+    move_in(node, home).is_some().then_some(home)
+}
+
+/// The spec that moves the node into the domain; `None` if it must not move now: it is there, it lists a channel of
+/// another domain, or the domain does not expect it.
+///
+/// Guard of the write: the resourceVersion of `node`, with `domain` read after it.
+pub fn move_in(node: &IMEXNode, domain: &IMEXDomain) -> Option<IMEXNodeSpec> {
+    let target = name(domain);
+    let expected = domain.spec.members.get(name(node)).is_some_and(|member| !member.away);
+    if !expected || node.spec.domain.as_deref() == Some(target) || uses_other_than(node, target) {
+        return None;
+    }
+    let epoch = domain.status.as_ref().map_or(0, |status| status.epoch).max(mark(node, target));
+    Some(IMEXNodeSpec { domain: Some(target.into()), fence: Some(EpochMark { domain: target.into(), epoch }) })
+}
+
+/// The node lists a channel of a domain other than this one.
+pub fn uses_other_than(node: &IMEXNode, domain: &str) -> bool {
+    node.status.as_ref().is_some_and(|status| status.channels.values().any(|entry| entry.domain != domain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::samples::*;
+
+    fn with_member(mut domain: IMEXDomain, node: &str, away: bool) -> IMEXDomain {
+        domain.spec.members.insert(node.into(), Member { index: 0, address: String::new(), away });
+        domain
+    }
+
+    fn at_home(away: bool) -> IMEXDomain {
+        with_member(with_channel(shared("home"), "green", 1), "n1", away)
+    }
+
+    #[test]
+    fn a_node_goes_out_and_comes_back_in_four_steps() {
+        let red = with_member(exclusive("x", "red"), "n1", false);
+        let mut node = member_of("n1", "home");
+        let member = |domain: &IMEXDomain| domain.spec.members["n1"].clone();
+
+        assert_eq!(next_move(&node, &at_home(false), Some(&red)), None);
+        assert!(away(&node, "home", Some(&member(&at_home(false))), Some("x")));
+        assert_eq!(next_move(&node, &at_home(true), Some(&red)).map(name), Some("x"));
+        node.spec = move_in(&node, &red).unwrap();
+        assert_eq!(node.spec.fence, Some(EpochMark { domain: "x".into(), epoch: 0 }));
+        assert!(away(&node, "home", Some(&member(&at_home(true))), Some("x")));
+        assert_eq!(next_move(&node, &at_home(true), Some(&red)), None);
+
+        assert!(!away(&node, "home", Some(&member(&at_home(true))), None));
+        assert_eq!(next_move(&node, &at_home(false), None).map(name), Some("home"));
+        node.spec = move_in(&node, &at_home(false)).unwrap();
+        assert_eq!(node.spec.fence, Some(EpochMark { domain: "home".into(), epoch: 1 }));
+        assert_eq!(next_move(&node, &at_home(false), None), None);
+    }
+
+    #[test]
+    fn a_node_that_lists_a_channel_stays() {
+        let red = with_member(exclusive("x", "red"), "n1", false);
+        let mut busy = listing("home", "green", 1);
+        assert!(!away(&busy, "home", None, Some("x")));
+        assert_eq!(next_move(&busy, &at_home(true), Some(&red)), None);
+        assert_eq!(move_in(&busy, &red), None);
+        busy = listing("x", "red", 1);
+        assert!(away(&busy, "home", Some(&Member::default()), None));
+        assert_eq!(next_move(&busy, &at_home(false), None), None);
+        assert_eq!(next_move(&busy, &at_home(true), None), None);
+    }
+
+    #[test]
+    fn a_move_home_under_way_is_completed_unless_the_node_has_entered() {
+        let home = at_home(false);
+        let red = with_member(exclusive("x", "red"), "n1", false);
+        let node = member_of("n1", "x");
+        assert!(!away(&node, "home", Some(&home.spec.members["n1"]), Some("x")));
+        assert_eq!(next_move(&node, &home, Some(&red)).map(name), Some("home"));
+        let entered = listing("x", "red", 1);
+        assert!(away(&entered, "home", Some(&home.spec.members["n1"]), Some("x")));
+    }
+
+    #[test]
+    fn a_new_node_goes_home_first() {
+        let node = IMEXNode::new("n1", IMEXNodeSpec::default());
+        assert!(!away(&node, "home", None, Some("x")));
+        assert_eq!(next_move(&node, &shared("home"), None), None, "not a member yet");
+        assert_eq!(next_move(&node, &at_home(false), None).map(name), Some("home"));
+        assert_eq!(next_move(&node, &at_home(true), None), None, "not expected");
+    }
+
+    #[test]
+    fn a_fence_never_goes_back() {
+        let mut node = member_of("n1", "x");
+        node.status.get_or_insert_default().observed = Some(EpochMark { domain: "home".into(), epoch: 9 });
+        assert_eq!(move_in(&node, &at_home(false)).unwrap().fence.unwrap().epoch, 9);
+    }
+}

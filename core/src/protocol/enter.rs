@@ -3,6 +3,7 @@ use crate::api::{ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXNod
 use crate::fault::{Fault, reason};
 
 /// What to do for a claim of a ComputeDomain on this node.
+#[allow(clippy::large_enum_variant)] // one lives at a time, on the stack
 #[derive(Clone, Debug, PartialEq)]
 pub enum Enter {
     /// The node has entered this channel.

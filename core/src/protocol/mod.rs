@@ -7,6 +7,7 @@
 //! | [`leave()`], [`observe()`] | agent | own IMEXNode | its resourceVersion |
 //! | [`drain()`] | controller | IMEXDomain | its resourceVersion |
 //! | [`fences()`] | controller | IMEXNode | its resourceVersion |
+//! | [`restore()`] | controller | IMEXDomain | its resourceVersion, and copies of the IMEXNodes read after it |
 //! | [`free()`] | controller | IMEXDomain | its resourceVersion, and copies of all IMEXNodes read after that of the IMEXDomain |
 //! | move ([`crate::controller::placement`]) | controller | IMEXNode | its resourceVersion, and a copy of the IMEXDomain read after that of the IMEXNode |
 //!
@@ -34,6 +35,7 @@ mod free;
 mod leave;
 mod marks;
 mod observe;
+mod restore;
 
 pub use allocate::{Allocate, allocate};
 pub use drain::drain;
@@ -43,6 +45,7 @@ pub use free::{Holder, free, holders};
 pub use leave::leave;
 pub use marks::{lists, mark};
 pub use observe::observe;
+pub use restore::{Restore, restore};
 
 use kube::Resource;
 

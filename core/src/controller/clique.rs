@@ -1,0 +1,281 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::membership::{Candidate, membership};
+use super::write::{DomainWrite, Write};
+use super::{View, health, placement};
+use crate::api::{ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, Member};
+use crate::clique::CliqueId;
+use crate::fault::Fault;
+use crate::imex::{exclusive_domain_name, shared_domain_name};
+use crate::names;
+use crate::protocol::{self, mark, name};
+
+/// What one clique needs: its domains, their members, moves of nodes, and channels that are drained, fenced and freed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CliquePlan {
+    /// What to write.
+    pub writes: Vec<Write>,
+    /// What is wrong with its nodes.
+    pub problems: BTreeMap<String, Fault>,
+}
+
+/// Decides one clique. It costs what the clique holds, whatever the size of the cluster.
+pub fn clique(view: &View, key: &str) -> CliquePlan {
+    let Ok(id) = key.parse::<CliqueId>() else { return CliquePlan::default() };
+    Clique { view, key, id, home: shared_domain_name(&id) }.plan()
+}
+
+struct Clique<'a> {
+    view: &'a View,
+    key: &'a str,
+    id: CliqueId,
+    home: String,
+}
+
+/// A node, and the exclusive domain that it should serve.
+struct Place<'a> {
+    node: &'a IMEXNode,
+    wanted: Option<Wanted>,
+}
+
+struct Wanted {
+    domain: String,
+    owner: ComputeDomainRef,
+}
+
+impl Clique<'_> {
+    fn plan(&self) -> CliquePlan {
+        let places: BTreeMap<&str, Place<'_>> = self
+            .view
+            .nodes_of_clique(self.key)
+            .into_iter()
+            .filter_map(|node| Some((node, self.view.imex_node(node)?)))
+            .map(|(node, object)| (node, Place { node: object, wanted: self.wanted(node, object) }))
+            .collect();
+        let mut plan = CliquePlan::default();
+        self.shared(&places, &mut plan);
+        self.exclusives(&places, &mut plan);
+        self.moves(&places, &mut plan);
+        plan
+    }
+
+    /// The exclusive domain that a node should serve: that of an exclusive ComputeDomain with claims on it. One that
+    /// the node serves already comes first.
+    fn wanted(&self, node: &str, object: &IMEXNode) -> Option<Wanted> {
+        if !self.reports_here(object) {
+            return None;
+        }
+        let cds = self.view.cds_on(node);
+        let wanted = cds
+            .values()
+            .filter(|cd| cd.alive() && cd.exclusive())
+            .map(|cd| Wanted { domain: exclusive_domain_name(&self.id, cd.uid()), owner: cd.reference.clone() });
+        wanted.min_by_key(|wanted| object.spec.domain.as_deref() != Some(&wanted.domain))
+    }
+
+    fn reports_here(&self, node: &IMEXNode) -> bool {
+        node.status.as_ref().and_then(|status| status.clique.as_deref()) == Some(self.key)
+    }
+
+    fn shared(&self, places: &BTreeMap<&str, Place<'_>>, plan: &mut CliquePlan) {
+        let current = self.view.domain(&self.home);
+        let members = current.map(|domain| domain.spec.members.clone()).unwrap_or_default();
+        let candidates: BTreeMap<String, Candidate> = places
+            .iter()
+            .filter(|(node, place)| self.belongs_home(node, place.node, members.contains_key(**node)))
+            .map(|(node, place)| {
+                let current = members.get(*node);
+                let wanted = place.wanted.as_ref().map(|wanted| wanted.domain.as_str());
+                let away = placement::away(place.node, &self.home, current, wanted);
+                (node.to_string(), candidate(place.node, current.map(|member| member.address.as_str()), away))
+            })
+            .collect();
+        self.domain(&self.home, DomainKind::Shared, None, &candidates, plan);
+    }
+
+    /// A member stays one as long as its IMEXNode exists and reports no other clique; to become one its Node must
+    /// exist too.
+    fn belongs_home(&self, name: &str, node: &IMEXNode, member: bool) -> bool {
+        let reported = node.status.as_ref().and_then(|status| status.clique.as_deref());
+        let serves = node.spec.domain.as_deref() == Some(&self.home);
+        match reported {
+            Some(clique) if clique == self.key => member || serves || self.view.node(name).is_some(),
+            Some(_) => serves,
+            None => member,
+        }
+    }
+
+    fn exclusives(&self, places: &BTreeMap<&str, Place<'_>>, plan: &mut CliquePlan) {
+        let wanted = places.values().filter_map(|place| place.wanted.as_ref());
+        let mut owners: BTreeMap<String, Option<ComputeDomainRef>> =
+            wanted.map(|wanted| (wanted.domain.clone(), Some(wanted.owner.clone()))).collect();
+        for domain in self.view.domains_of_clique(self.key).filter(|d| d.spec.kind == DomainKind::Exclusive) {
+            owners.entry(name(domain).into()).or_insert_with(|| domain.spec.compute_domain.clone());
+        }
+        for (domain, owner) in owners {
+            let members = self.view.domain(&domain).map(|object| &object.spec.members);
+            let candidates = places.iter().filter(|(_, place)| {
+                let serves = place.node.spec.domain.as_deref() == Some(&domain);
+                let wants = place.wanted.as_ref().is_some_and(|wanted| wanted.domain == domain);
+                serves || (wants && !placement::uses_other_than(place.node, &domain))
+            });
+            let candidates = candidates
+                .map(|(node, place)| {
+                    let current = members.and_then(|members| members.get(*node));
+                    (node.to_string(), candidate(place.node, current.map(|member| member.address.as_str()), false))
+                })
+                .collect();
+            self.domain(&domain, DomainKind::Exclusive, owner, &candidates, plan);
+        }
+    }
+
+    fn domain(
+        &self,
+        domain_name: &str,
+        kind: DomainKind,
+        owner: Option<ComputeDomainRef>,
+        candidates: &BTreeMap<String, Candidate>,
+        plan: &mut CliquePlan,
+    ) {
+        let Some(domain) = self.view.domain(domain_name) else {
+            if !candidates.is_empty() {
+                plan.writes.push(self.create(domain_name, kind, owner, candidates));
+            }
+            return;
+        };
+        let wanted = membership(domain_name, &domain.spec.members, domain.spec.max_members, candidates);
+        plan.problems.extend(wanted.problems);
+        let nodes = self.view.nodes_of(domain);
+        if self.disused(domain, &wanted.members, &nodes) {
+            plan.writes.push(Write::DeleteDomain(Box::new(domain.clone())));
+            return;
+        }
+        let suspects = suspects(domain, &nodes);
+        if !suspects.is_empty() {
+            plan.writes.push(Write::Examine { domain: domain_name.into(), nodes: suspects });
+        }
+        let members = (wanted.members != domain.spec.members).then_some(wanted.members);
+        let write = self.domain_write(domain, members, nodes);
+        for (node, mark) in protocol::fences(domain, &write.nodes) {
+            if let Some(object) = self.view.imex_node(&node) {
+                plan.writes.push(Write::Fence { node: Box::new(object.clone()), mark });
+            }
+        }
+        if !write.is_empty() {
+            plan.writes.push(Write::Domain(Box::new(write)));
+        }
+    }
+
+    /// A domain whose name IMEXNodes still know is one that was lost: its channel map is restored before it gets
+    /// members who could allocate beside it.
+    fn create(
+        &self,
+        domain_name: &str,
+        kind: DomainKind,
+        compute_domain: Option<ComputeDomainRef>,
+        candidates: &BTreeMap<String, Candidate>,
+    ) -> Write {
+        let mut spec = IMEXDomainSpec {
+            clique: self.key.into(),
+            kind,
+            compute_domain,
+            max_members: names::DEFAULT_MAX_MEMBERS,
+            members: BTreeMap::new(),
+        };
+        let mut nodes = candidates.keys().filter_map(|node| self.view.imex_node(node));
+        let lost = nodes.any(|node| mark(node, domain_name) > 0 || entered(node, domain_name).next().is_some());
+        if !lost {
+            spec.members = membership(domain_name, &spec.members, spec.max_members, candidates).members;
+        }
+        Write::CreateDomain(Box::new(IMEXDomain::new(domain_name, spec)))
+    }
+
+    /// Nobody is or will be in it, and no number of it is in use.
+    fn disused(&self, domain: &IMEXDomain, members: &BTreeMap<String, Member>, nodes: &[IMEXNode]) -> bool {
+        let owner_lives = domain.spec.compute_domain.as_ref().is_some_and(|owner| self.view.cd(&owner.uid).is_some());
+        let empty = domain.status.as_ref().is_none_or(|status| status.channels.is_empty());
+        let unused = nodes.iter().all(|node| {
+            node.spec.domain.as_deref() != Some(name(domain)) && entered(node, name(domain)).next().is_none()
+        });
+        !owner_lives && empty && unused && members.is_empty() && domain.spec.members.is_empty()
+    }
+
+    fn domain_write(
+        &self,
+        domain: &IMEXDomain,
+        members: Option<BTreeMap<String, Member>>,
+        nodes: Vec<IMEXNode>,
+    ) -> DomainWrite {
+        let status = domain.status.clone().unwrap_or_default();
+        let mut write = DomainWrite {
+            domain: domain.clone(),
+            members,
+            drain: BTreeSet::new(),
+            drain_if_gone: Vec::new(),
+            free: protocol::free(domain, &nodes).is_some(),
+            nodes,
+            reread: BTreeSet::new(),
+            health: Some(health::domain_health(domain, self.view)).filter(|new| status.health.as_ref() != Some(new)),
+        };
+        for (uid, entry) in status.channels.iter().filter(|(_, entry)| entry.state == ChannelState::Active) {
+            match self.view.cd(uid) {
+                Some(cd) if !cd.deleting => {}
+                Some(_) => {
+                    write.drain.insert(uid.clone());
+                }
+                None => {
+                    let (namespace, name) = entry.compute_domain.split_once('/').unwrap_or_default();
+                    let (namespace, name, uid) = (namespace.into(), name.into(), uid.clone());
+                    write.drain_if_gone.push(ComputeDomainRef { namespace, name, uid });
+                }
+            }
+        }
+        if write.free {
+            let drained = status.channels.values().filter(|entry| entry.state == ChannelState::Draining);
+            let newest = drained.map(|entry| entry.epoch).max().unwrap_or_default();
+            let unmarked = write.nodes.iter().filter(|node| mark(node, name(domain)) < newest);
+            write.reread = unmarked.map(|node| name(node).to_string()).collect();
+        }
+        write
+    }
+
+    fn moves(&self, places: &BTreeMap<&str, Place<'_>>, plan: &mut CliquePlan) {
+        let Some(home) = self.view.domain(&self.home) else { return };
+        for place in places.values().filter(|place| self.reports_here(place.node)) {
+            let wanted = place.wanted.as_ref().and_then(|wanted| self.view.domain(&wanted.domain));
+            if let Some(target) = placement::next_move(place.node, home, wanted) {
+                plan.writes.retain(|w| !matches!(w, Write::Fence { node, .. } if name(&**node) == name(place.node)));
+                let target = name(target).into();
+                plan.writes.push(Write::Move { node: Box::new(place.node.clone()), target });
+            }
+        }
+    }
+}
+
+fn candidate(node: &IMEXNode, known_address: Option<&str>, away: bool) -> Candidate {
+    let status = node.status.as_ref();
+    let address = status.and_then(|status| status.addresses.first().map(String::as_str)).or(known_address);
+    let channel_count = status.map_or(0, |status| status.channel_count);
+    Candidate { address: address.unwrap_or_default().into(), channel_count, away }
+}
+
+/// The nodes that contradict the domain's channel map: they have entered what it does not say, or know of a later one.
+fn suspects(domain: &IMEXDomain, nodes: &[IMEXNode]) -> BTreeSet<String> {
+    let (epoch, channels) = domain
+        .status
+        .as_ref()
+        .map(|status| (status.epoch, &status.channels))
+        .unwrap_or((0, const { &BTreeMap::new() }));
+    let odd = nodes.iter().filter(|node| {
+        let mut entered = entered(node, name(domain));
+        mark(node, name(domain)) > epoch
+            || entered.any(|(uid, channel)| channels.get(uid).is_none_or(|entry| entry.channel != channel))
+    });
+    odd.map(|node| name(node).to_string()).collect()
+}
+
+/// The channels of the domain that the node has entered, by ComputeDomain.
+fn entered<'a>(node: &'a IMEXNode, domain: &'a str) -> impl Iterator<Item = (&'a str, u32)> {
+    let listed = node.status.iter().flat_map(|status| &status.channels);
+    listed.filter(move |(_, entry)| entry.domain == domain).map(|(uid, entry)| (uid.as_str(), entry.channel))
+}

@@ -1,0 +1,201 @@
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::lifecycle::Phase;
+use super::status::{Facts, Use, exhaustion, mode};
+use super::write::Note;
+use crate::api::{ChannelEntry, ChannelState, IMEXDomain, IsolationMode};
+use crate::fault::reason;
+use crate::protocol::name;
+
+/// Pods may use it, and those that do are ready.
+pub const READY: &str = "Ready";
+/// It has a channel in each clique where nodes use it.
+pub const CHANNEL_ASSIGNED: &str = "ChannelAssigned";
+/// It is kept apart from all others, as its isolationMode says.
+pub const ISOLATED: &str = "Isolated";
+/// Something needs a person's attention though it may still work.
+pub const DEGRADED: &str = "Degraded";
+
+/// Things that a message names before it says how many more there are.
+const NAMED: usize = 5;
+/// A condition's message has at most 32 KiB, an Event's 1 KiB.
+const LONGEST: usize = 1000;
+
+/// One condition, before it is known when it turned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// Its type.
+    pub type_: &'static str,
+    /// `True`, `False`, `Unknown`.
+    pub status: &'static str,
+    /// Its reason.
+    pub reason: String,
+    /// Its message.
+    pub message: String,
+}
+
+fn draft(type_: &'static str, status: &'static str, reason: &str, message: impl Into<String>) -> Draft {
+    let mut message = message.into();
+    if message.len() > LONGEST {
+        let cut = (0..LONGEST).rev().find(|at| message.is_char_boundary(*at)).unwrap_or_default();
+        message.truncate(cut);
+        message.push('…');
+    }
+    Draft { type_, status, reason: reason.into(), message }
+}
+
+/// All four conditions.
+pub(super) fn conditions(facts: &Facts<'_>, phase: &Phase) -> Vec<Draft> {
+    vec![ready(facts, phase), channel_assigned(facts), isolated(facts), degraded(facts)]
+}
+
+fn ready(facts: &Facts<'_>, phase: &Phase) -> Draft {
+    let no = |reason: &str, message: String| draft(READY, "False", reason, message);
+    match phase {
+        Phase::Unreadable(why) => return no("InvalidSpec", format!("{why}; delete it and create it anew")),
+        Phase::Preparing => return no("TemplatePending", "its ResourceClaimTemplate is being made".into()),
+        Phase::Blocked(fault) => return no(fault.reason, fault.message.clone()),
+        Phase::Deleting(waits) => {
+            return no("Deleting", format!("it is being deleted and waits for {}", enumerate(waits.iter().cloned())));
+        }
+        Phase::Serving => {}
+    }
+    let ready = facts.nodes.iter().filter(|used| used.state.is_ok()).count();
+    let missing = facts.nodes.iter().filter_map(|used| Some(format!("{} {}", used.name, used.state.as_ref().err()?)));
+    let missing: Vec<_> = missing.collect();
+    let wanted = facts.cd.spec.as_ref().map_or(0, |spec| spec.num_nodes.max(0)) as usize;
+    if !missing.is_empty() {
+        let text = format!("{ready} of {} nodes are ready: {}", facts.nodes.len(), enumerate(missing.into_iter()));
+        return no("NodesNotReady", text);
+    }
+    if ready < wanted {
+        return no("WaitingForNodes", format!("{ready} nodes are ready, numNodes is {wanted}"));
+    }
+    match ready {
+        0 => draft(READY, "True", "NoPods", "its template is in place, no pod uses it yet"),
+        _ => draft(READY, "True", "NodesReady", format!("all of its nodes are ready: {ready}")),
+    }
+}
+
+fn channel_assigned(facts: &Facts<'_>) -> Draft {
+    if let Some((domain, taken)) = facts.exhausted.first() {
+        let fault = exhaustion(domain, *taken);
+        return draft(
+            CHANNEL_ASSIGNED,
+            "False",
+            fault.reason,
+            format!("{}; it gets one as soon as another ComputeDomain is deleted", fault.message),
+        );
+    }
+    let of = |state| facts.channels.iter().filter(move |(_, entry)| entry.state == state);
+    let named =
+        |held: &(&IMEXDomain, &ChannelEntry)| format!("channel {} of IMEX domain {}", held.1.channel, name(held.0));
+    if of(ChannelState::Active).next().is_some() {
+        return draft(CHANNEL_ASSIGNED, "True", "Assigned", enumerate(of(ChannelState::Active).map(named)));
+    }
+    if of(ChannelState::Draining).next().is_some() {
+        let text = format!("{} is being drained", enumerate(of(ChannelState::Draining).map(named)));
+        return draft(CHANNEL_ASSIGNED, "False", reason::CHANNEL_DRAINING, text);
+    }
+    if !facts.nodes.is_empty() && facts.nodes.iter().all(|used| used.entered) {
+        return draft(
+            CHANNEL_ASSIGNED,
+            "False",
+            "NoFabric",
+            "its nodes have no NVLink fabric: there is no channel to assign",
+        );
+    }
+    let text = "the first node that prepares a claim of it gets one";
+    draft(CHANNEL_ASSIGNED, "False", reason::CHANNEL_PENDING, text)
+}
+
+fn isolated(facts: &Facts<'_>) -> Draft {
+    let waiting = facts.nodes.iter().filter_map(|used| Some(format!("{} {}", used.name, used.not_isolated.as_ref()?)));
+    let waiting: Vec<_> = waiting.collect();
+    if !waiting.is_empty() {
+        return draft(ISOLATED, "False", reason::DOMAIN_PENDING, enumerate(waiting.into_iter()));
+    }
+    if !facts.channels.iter().any(|(_, entry)| entry.state == ChannelState::Active) {
+        return draft(ISOLATED, "Unknown", reason::CHANNEL_PENDING, "it has no channel yet");
+    }
+    match mode(facts.cd) {
+        IsolationMode::Channel => {
+            draft(ISOLATED, "True", "ByChannel", "its channel is its own in the shared IMEX domain")
+        }
+        IsolationMode::Domain => draft(ISOLATED, "True", "ByDomain", "its nodes and their IMEX domain are its own"),
+    }
+}
+
+fn degraded(facts: &Facts<'_>) -> Draft {
+    let problems: Vec<_> = facts.nodes.iter().filter_map(|used| used.problem).collect();
+    if let Some(first) = problems.first() {
+        return draft(DEGRADED, "True", first.reason, enumerate(problems.iter().map(|fault| fault.message.clone())));
+    }
+    // A node that has entered had a READY daemon then.
+    let broken = |used: &&Use<'_>| used.entered && used.state.is_err();
+    let broken: Vec<_> = facts.nodes.iter().filter(broken).collect();
+    if broken.is_empty() {
+        return draft(DEGRADED, "False", "AsExpected", "every node that has entered serves it");
+    }
+    let text = broken.iter().filter_map(|used| Some(format!("{} {}", used.name, used.state.as_ref().err()?)));
+    draft(DEGRADED, "True", reason::DAEMON_NOT_READY, enumerate(text))
+}
+
+fn enumerate(things: impl Iterator<Item = String>) -> String {
+    let things: Vec<String> = things.collect();
+    let more = things.len().saturating_sub(NAMED);
+    let named = things.into_iter().take(NAMED).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{named} and {more} more") } else { named }
+}
+
+/// Gives each condition the time since when it holds.
+pub fn settle(before: &[Condition], drafts: Vec<Draft>, generation: Option<i64>, now: &str) -> Vec<Condition> {
+    let now = now.parse().map(Time).unwrap_or(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+    let settle = |draft: Draft| {
+        let known = before.iter().find(|known| known.type_ == draft.type_ && known.status == draft.status);
+        Condition {
+            last_transition_time: known.map_or_else(|| now.clone(), |known| known.last_transition_time.clone()),
+            message: draft.message,
+            observed_generation: generation,
+            reason: draft.reason,
+            status: draft.status.into(),
+            type_: draft.type_.into(),
+        }
+    };
+    drafts.into_iter().map(settle).collect()
+}
+
+/// The Events of what has turned: another status or another reason. What a new ComputeDomain merely lacks as yet is
+/// none.
+pub fn notes(before: &[Condition], drafts: &[Draft]) -> Vec<Note> {
+    let turned = drafts.iter().filter(|draft| {
+        let known = before.iter().find(|known| known.type_ == draft.type_);
+        known.is_none_or(|known| known.status != draft.status || known.reason != draft.reason)
+            && (known.is_some() || !quiet(draft))
+            && !waiting(draft)
+    });
+    turned.map(|draft| Note { warning: bad(draft), reason: reason_of(draft), message: draft.message.clone() }).collect()
+}
+
+fn bad(draft: &Draft) -> bool {
+    let lasting = ["TemplateConflict", "InvalidSpec", reason::CHANNELS_EXHAUSTED];
+    (draft.type_ == DEGRADED && draft.status == "True") || lasting.contains(&draft.reason.as_str())
+}
+
+/// The good end of a Degraded condition would read `AsExpected`.
+fn reason_of(draft: &Draft) -> String {
+    match (draft.type_, draft.status) {
+        (DEGRADED, "False") => "Recovered".into(),
+        _ => draft.reason.clone(),
+    }
+}
+
+fn quiet(draft: &Draft) -> bool {
+    draft.type_ == DEGRADED && draft.status == "False"
+}
+
+/// Stages that pass by themselves in the normal course of things.
+fn waiting(draft: &Draft) -> bool {
+    ["TemplatePending", "NoPods", reason::CHANNEL_PENDING, reason::CHANNEL_DRAINING].contains(&draft.reason.as_str())
+}

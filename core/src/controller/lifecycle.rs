@@ -1,0 +1,116 @@
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
+
+use super::template::{self, TemplateStep};
+use super::{Cd, LabelledClaim, View, Write, status};
+use crate::api::ChannelState;
+use crate::fault::Fault;
+use crate::names;
+use crate::protocol::name;
+
+/// What a ComputeDomain is at, besides its nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Phase {
+    /// The API has an object of this kind that is none.
+    Unreadable(String),
+    /// Its template is not there yet.
+    Preparing,
+    /// Its template cannot be made.
+    Blocked(Fault),
+    /// Pods may use it.
+    Serving,
+    /// It is being deleted and waits, in words, for this.
+    Deleting(Vec<String>),
+}
+
+/// What one ComputeDomain needs: finalizer, template, status. `now` stamps conditions that turn.
+pub fn compute_domain(view: &View, uid: &str, now: &str) -> Vec<Write> {
+    let Some(cd) = view.cd(uid) else { return orphans(view, uid) };
+    let mut writes = Vec::new();
+    let phase = match (&cd.spec, cd.deleting) {
+        (_, true) if !cd.guarded() => return Vec::new(),
+        (_, true) => delete(view, cd, &mut writes),
+        (Err(why), false) => Phase::Unreadable(why.clone()),
+        (Ok(_), false) if !cd.guarded() => {
+            writes.push(Write::Guard(cd.clone()));
+            return writes;
+        }
+        (Ok(spec), false) => match template::step(view, cd, spec) {
+            TemplateStep::Ready => Phase::Serving,
+            TemplateStep::Do(write) => {
+                writes.push(write);
+                Phase::Preparing
+            }
+            TemplateStep::Blocked(fault, write) => {
+                writes.extend(write);
+                Phase::Blocked(fault)
+            }
+        },
+    };
+    // A ComputeDomain that has just come gets its first status together with its template.
+    let first_look = phase == Phase::Preparing && cd.status.is_none();
+    let ends = writes.iter().any(|write| matches!(write, Write::Unguard(_)));
+    if !first_look && !ends {
+        writes.extend(status::write(view, cd, &phase, now));
+    }
+    writes
+}
+
+/// Templates whose ComputeDomain is gone. The view may be behind the API, so the API is asked first.
+fn orphans(view: &View, uid: &str) -> Vec<Write> {
+    let release = |template| Write::ReleaseTemplate { template, unless_alive: Some(uid.to_string()) };
+    view.templates_of(uid)
+        .filter(|template| ours(template))
+        .map(|template| release(Box::new(template.clone())))
+        .collect()
+}
+
+/// Anybody can put our label on a template; ours has the finalizer too.
+fn ours(template: &ResourceClaimTemplate) -> bool {
+    template.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::FINALIZER)
+}
+
+/// The template goes first, so that no new claim is made; the channels are drained by the decisions of their cliques;
+/// our finalizer goes when both is done and no node that can answer uses a claim.
+fn delete(view: &View, cd: &Cd, writes: &mut Vec<Write>) -> Phase {
+    let beside =
+        |template: &&ResourceClaimTemplate| template.metadata.namespace.as_ref() == Some(&cd.reference.namespace);
+    let mut waits = Vec::new();
+    for template in view.templates_of(cd.uid()).filter(beside).filter(|template| ours(template)) {
+        waits.push(format!("ResourceClaimTemplate {} to go", template.metadata.name.as_deref().unwrap_or_default()));
+        writes.push(Write::ReleaseTemplate { template: Box::new(template.clone()), unless_alive: None });
+    }
+    let in_use = in_use(view, cd);
+    waits
+        .extend(in_use.iter().map(|(claim, node)| format!("claim {} on node {node} to be unprepared", claim.key.name)));
+    let active = view.domains_with(cd.uid()).filter(|domain| {
+        let entry = domain.status.as_ref().and_then(|status| status.channels.get(cd.uid()));
+        entry.is_some_and(|entry| entry.state == ChannelState::Active)
+    });
+    waits.extend(active.map(|domain| format!("its channel in IMEX domain {} to drain", name(domain))));
+    if waits.is_empty() {
+        writes.push(Write::Unguard(cd.clone()));
+    }
+    Phase::Deleting(waits)
+}
+
+/// Claims that are prepared, as far as the API can tell, on nodes that can still answer.
+fn in_use<'a>(view: &'a View, cd: &'a Cd) -> Vec<(&'a LabelledClaim, &'a str)> {
+    let entered: BTreeSet<&str> = view.nodes_with(cd.uid()).map(name).collect();
+    let on_nodes = view.claims(cd).flat_map(|claim| claim.nodes.iter().map(move |node| (claim, node.as_str())));
+    on_nodes.filter(|(_, node)| entered.contains(node) && !view.lost(node)).collect()
+}
+
+/// Whether the IMEXNode of this name may go: its Node is gone and it lists no channel. What it lists would be
+/// forgotten with it, and the number given to others while the lost node may run on.
+pub fn node(view: &View, node: &str) -> Option<Write> {
+    let object = view.imex_node(node)?;
+    let listed = object.status.as_ref().is_some_and(|status| !status.channels.is_empty());
+    (view.node(node).is_none() && !listed).then(|| Write::Prune(Box::new(object.clone())))
+}
+
+/// Our finalizer taken off a list of them.
+pub fn without_finalizer(finalizers: &[String]) -> Vec<String> {
+    finalizers.iter().filter(|finalizer| *finalizer != names::FINALIZER).cloned().collect()
+}

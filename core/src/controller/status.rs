@@ -1,0 +1,189 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::lifecycle::Phase;
+use super::{Cd, View, Write, conditions, health, placement};
+use crate::api::{
+    ChannelEntry, ChannelState, CliqueStatus, ComputeDomainStatus, IMEXDomain, IMEXNode, IsolationMode, NodeStatus,
+    ReadyState,
+};
+use crate::fault::{Fault, reason};
+use crate::protocol::{lists, name};
+
+/// Nodes that a status lists by name. Its counts are never cut.
+const LISTED_NODES: usize = 64;
+
+/// The write of a ComputeDomain's status; none if it says all that already.
+pub fn write(view: &View, cd: &Cd, phase: &Phase, now: &str) -> Option<Write> {
+    let before = cd.status.clone().unwrap_or_default();
+    let facts = Facts::of(view, cd);
+    let conditions = conditions::conditions(&facts, phase);
+    let notes = conditions::notes(&before.conditions, &conditions);
+    let status = status(&facts, conditions::settle(&before.conditions, conditions, cd.generation, now));
+    (cd.status.as_ref() != Some(&status)).then(|| Write::Status { cd: Box::new(cd.clone()), status, notes })
+}
+
+/// What there is to say of a ComputeDomain.
+pub(super) struct Facts<'a> {
+    pub cd: &'a Cd,
+    /// Its channels.
+    pub channels: Vec<(&'a IMEXDomain, &'a ChannelEntry)>,
+    /// The nodes that use it.
+    pub nodes: Vec<Use<'a>>,
+    /// Domains in which it wants a number and none is free.
+    pub exhausted: Vec<(&'a IMEXDomain, usize)>,
+}
+
+/// A node that uses a ComputeDomain: its claims are allocated there, or it has entered the channel.
+pub(super) struct Use<'a> {
+    pub name: &'a str,
+    pub node: Option<&'a IMEXNode>,
+    pub index: u32,
+    /// Ready, or what is missing, to follow the node's name.
+    pub state: Result<(), String>,
+    /// It has a channel, or needs none.
+    pub entered: bool,
+    /// Why it does not serve the exclusive domain yet, to follow the node's name.
+    pub not_isolated: Option<String>,
+    /// What is wrong with it.
+    pub problem: Option<&'a Fault>,
+}
+
+impl<'a> Facts<'a> {
+    fn of(view: &'a View, cd: &'a Cd) -> Self {
+        let channels: Vec<_> = view
+            .domains_with(cd.uid())
+            .filter_map(|domain| Some((domain, domain.status.as_ref()?.channels.get(cd.uid())?)))
+            .collect();
+        let claimed = view.claims(cd).flat_map(|claim| claim.nodes.iter().map(String::as_str));
+        let names: BTreeSet<&str> = claimed.chain(view.nodes_with(cd.uid()).map(name)).collect();
+        let nodes: Vec<_> = names.into_iter().map(|node| Use::of(view, cd, node)).collect();
+        let exhausted = exhausted(view, &nodes, &channels);
+        Self { cd, channels, nodes, exhausted }
+    }
+}
+
+impl<'a> Use<'a> {
+    fn of(view: &'a View, cd: &'a Cd, node_name: &'a str) -> Self {
+        let mut found = Self {
+            name: node_name,
+            node: view.imex_node(node_name),
+            index: 0,
+            state: Err("has no agent".into()),
+            entered: false,
+            not_isolated: None,
+            problem: view.problem(node_name),
+        };
+        let Some(node) = found.node else { return found };
+        let Some(status) = &node.status else {
+            found.state = Err("has not reported yet".into());
+            return found;
+        };
+        let Some(serving) = node.spec.domain.as_deref() else {
+            let (state, entered) = match &status.clique {
+                None => (Ok(()), true),
+                Some(clique) => (Err(format!("is no member of an IMEX domain of clique {clique} yet")), false),
+            };
+            return Self { state, entered, ..found };
+        };
+        let domain = view.domain(serving);
+        let own = domain.and_then(|domain| domain.spec.compute_domain.as_ref()).map(|owner| owner.uid.as_str());
+        found.not_isolated = (cd.exclusive() && own != Some(cd.uid())).then(|| not_isolated(node, serving));
+        found.entered = lists(node, serving, cd.uid()).is_some();
+        let member = domain.and_then(|domain| domain.spec.members.get(node_name));
+        found.index = member.map_or(0, |member| member.index);
+        let served = match member {
+            None => Err(format!("is no member of domain {serving} yet")),
+            Some(member) => health::serves(node, serving, member),
+        };
+        found.state = match (&found.not_isolated, served, found.entered) {
+            (Some(why), ..) => Err(why.clone()),
+            (None, Err(why), _) => Err(why),
+            (None, Ok(()), false) => Err("has not entered a channel yet".into()),
+            (None, Ok(()), true) if view.lost(node_name) => Err("has lost contact with the cluster".into()),
+            (None, Ok(()), true) => Ok(()),
+        };
+        found
+    }
+}
+
+fn not_isolated(node: &IMEXNode, serving: &str) -> String {
+    let busy = placement::uses_other_than(node, "");
+    let why = if busy { ", where it still uses channels" } else { "" };
+    format!("still serves IMEX domain {serving}{why}")
+}
+
+/// The domains without a free number in which nodes of the ComputeDomain wait for one.
+fn exhausted<'a>(
+    view: &'a View,
+    nodes: &[Use<'a>],
+    channels: &[(&'a IMEXDomain, &'a ChannelEntry)],
+) -> Vec<(&'a IMEXDomain, usize)> {
+    let mut full: BTreeMap<&str, (&IMEXDomain, usize)> = BTreeMap::new();
+    for used in nodes.iter().filter(|used| !used.entered) {
+        let Some(node) = used.node else { continue };
+        let count = node.status.as_ref().map_or(0, |status| status.channel_count) as usize;
+        let Some(domain) = node.spec.domain.as_deref().and_then(|domain| view.domain(domain)) else { continue };
+        let has_one = channels.iter().any(|(with, _)| name(*with) == name(domain));
+        let taken = domain.status.as_ref().map_or(0, |status| status.channels.len());
+        if !has_one && count > 0 && taken + 1 >= count {
+            full.insert(name(domain), (domain, taken));
+        }
+    }
+    full.into_values().collect()
+}
+
+fn status(facts: &Facts<'_>, conditions: Vec<conditions::Condition>) -> ComputeDomainStatus {
+    let ready = conditions.iter().any(|condition| condition.type_ == conditions::READY && condition.status == "True");
+    let state = |ready: bool| if ready { ReadyState::Ready } else { ReadyState::NotReady };
+    let cliques: Vec<CliqueStatus> = facts
+        .channels
+        .iter()
+        .filter(|(_, entry)| entry.state == ChannelState::Active)
+        .map(|(domain, entry)| {
+            let inside: Vec<_> = facts.nodes.iter().filter(|used| serves(used, name(*domain))).collect();
+            CliqueStatus {
+                clique: domain.spec.clique.clone(),
+                imex_domain: name(*domain).into(),
+                channel: entry.channel,
+                nodes: inside.len() as i32,
+                ready_nodes: inside.iter().filter(|used| used.state.is_ok()).count() as i32,
+            }
+        })
+        .collect();
+    let node = |used: &Use<'_>| {
+        let status = used.node.and_then(|node| node.status.as_ref());
+        NodeStatus {
+            name: used.name.into(),
+            ip_address: status.and_then(|status| status.addresses.first().cloned()).unwrap_or_default(),
+            clique_id: status.and_then(|status| status.clique.clone()).unwrap_or_default(),
+            index: used.index as i32,
+            status: state(used.state.is_ok()),
+        }
+    };
+    let numbers: BTreeSet<u32> = cliques.iter().map(|clique| clique.channel).collect();
+    let channel = numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    ComputeDomainStatus {
+        status: Some(state(ready)),
+        conditions,
+        channel: Some(channel).filter(|text| !text.is_empty()),
+        cliques,
+        nodes: facts.nodes.iter().take(LISTED_NODES).map(node).collect(),
+        node_count: facts.nodes.len() as i32,
+        ready_node_count: facts.nodes.iter().filter(|used| used.state.is_ok()).count() as i32,
+    }
+}
+
+fn serves(used: &Use<'_>, domain: &str) -> bool {
+    used.node.is_some_and(|node| node.spec.domain.as_deref() == Some(domain))
+}
+
+/// The reason of an exhausted domain, in the words of [`crate::protocol::allocate`].
+pub(super) fn exhaustion(domain: &IMEXDomain, taken: usize) -> Fault {
+    let text = format!("no free IMEX channel in domain {} ({taken} in use)", name(domain));
+    Fault::retryable(reason::CHANNELS_EXHAUSTED, text)
+}
+
+/// How the ComputeDomain is to be kept apart.
+pub(super) fn mode(cd: &Cd) -> IsolationMode {
+    cd.spec.as_ref().map_or(IsolationMode::Channel, |spec| spec.isolation_mode)
+}

@@ -1,0 +1,228 @@
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::{
+    DeviceClaim, DeviceClaimConfiguration, DeviceRequest, ExactDeviceRequest, OpaqueDeviceConfiguration,
+    ResourceClaimSpec, ResourceClaimTemplate, ResourceClaimTemplateSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+
+use super::{Cd, View, Write, template_owner};
+use crate::api::{ChannelConfig, ComputeDomainSpec, IsolationMode};
+use crate::fault::{Fault, reason};
+use crate::names;
+
+/// Where the template of a ComputeDomain stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TemplateStep {
+    /// It is as it should be.
+    Ready,
+    /// This brings it nearer.
+    Do(Write),
+    /// Nothing can be done until another object goes, or ever.
+    Blocked(Fault, Option<Write>),
+}
+
+/// The ResourceClaimTemplate that a ComputeDomain should have.
+///
+/// The claims made from it carry the ComputeDomain's label, and ask for one slot, or, with `isolationMode: Domain`,
+/// for all of a node: then the scheduler itself keeps every other ComputeDomain off that node.
+pub fn wanted(cd: &Cd, spec: &ComputeDomainSpec) -> ResourceClaimTemplate {
+    let (mode, count) = match spec.isolation_mode {
+        IsolationMode::Channel => ("ExactCount", Some(1)),
+        IsolationMode::Domain => ("All", None),
+    };
+    let exactly = ExactDeviceRequest {
+        device_class_name: names::CHANNEL_DEVICE_CLASS.into(),
+        allocation_mode: Some(mode.into()),
+        count,
+        ..Default::default()
+    };
+    let config = ChannelConfig::new(cd.uid(), &cd.reference.name, spec.channel.allocation_mode);
+    let opaque = OpaqueDeviceConfiguration {
+        driver: names::DRIVER.into(),
+        parameters: RawExtension(serde_json::to_value(config).unwrap_or_default()),
+    };
+    let devices = DeviceClaim {
+        requests: Some(vec![DeviceRequest {
+            name: names::CHANNEL_REQUEST.into(),
+            exactly: Some(exactly),
+            ..Default::default()
+        }]),
+        config: Some(vec![DeviceClaimConfiguration {
+            opaque: Some(opaque),
+            requests: Some(vec![names::CHANNEL_REQUEST.into()]),
+        }]),
+        constraints: None,
+    };
+    let owner = (names::COMPUTE_DOMAIN_LABEL.to_string(), cd.uid().to_string());
+    let target = (names::TARGET_LABEL.to_string(), names::TARGET_WORKLOAD.to_string());
+    ResourceClaimTemplate {
+        metadata: ObjectMeta {
+            namespace: Some(cd.reference.namespace.clone()),
+            name: Some(spec.channel.resource_claim_template.name.clone()),
+            labels: Some([owner.clone(), target].into()),
+            finalizers: Some(vec![names::FINALIZER.into()]),
+            ..Default::default()
+        },
+        spec: ResourceClaimTemplateSpec {
+            metadata: Some(ObjectMeta { labels: Some([owner].into()), ..Default::default() }),
+            spec: ResourceClaimSpec { devices: Some(devices) },
+        },
+    }
+}
+
+/// The next step towards the template of a living ComputeDomain.
+///
+/// The API lets nobody change a template's spec, so one of ours that is not as it should be (one of the existing
+/// driver, for instance) is deleted and made anew; claims made from it are not touched. What is not ours is never
+/// touched either.
+pub fn step(view: &View, cd: &Cd, spec: &ComputeDomainSpec) -> TemplateStep {
+    let wanted = wanted(cd, spec);
+    let key = (cd.reference.namespace.clone(), spec.channel.resource_claim_template.name.clone());
+    let Some(found) = view.template(&key) else { return TemplateStep::Do(Write::CreateTemplate(Box::new(wanted))) };
+    let owner = template_owner(found);
+    if owner != Some(cd.uid()) {
+        return foreign(view, cd, &key, owner);
+    }
+    let going = found.metadata.deletion_timestamp.is_some();
+    let same =
+        found.spec.spec == wanted.spec.spec && holds(labels(&found.spec.metadata), labels(&wanted.spec.metadata));
+    if going || !same {
+        return TemplateStep::Do(Write::ReleaseTemplate { template: Box::new(found.clone()), unless_alive: None });
+    }
+    let finalizers = found.metadata.finalizers.clone().unwrap_or_default();
+    let guarded = finalizers.iter().any(|finalizer| finalizer == names::FINALIZER);
+    if guarded && holds(found.metadata.labels.as_ref(), wanted.metadata.labels.as_ref()) {
+        return TemplateStep::Ready;
+    }
+    let mut mended = found.clone();
+    mended.metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.unwrap_or_default());
+    if !guarded {
+        mended.metadata.finalizers.get_or_insert_default().push(names::FINALIZER.into());
+    }
+    TemplateStep::Do(Write::MendTemplate(Box::new(mended)))
+}
+
+fn foreign(view: &View, cd: &Cd, key: &super::TemplateKey, owner: Option<&str>) -> TemplateStep {
+    let what = format!("ResourceClaimTemplate {}/{}", key.0, key.1);
+    let conflict = |text: String| Fault::permanent(reason::TEMPLATE_CONFLICT, text);
+    match owner {
+        None => {
+            let text = format!(
+                "{what} exists and is not ours; delete it, or name another one in ComputeDomain {}",
+                cd.full_name()
+            );
+            TemplateStep::Blocked(conflict(text), Some(Write::RecheckTemplate(key.clone())))
+        }
+        Some(uid) => match view.cd(uid) {
+            Some(other) if other.deleting => {
+                let text =
+                    format!("{what} still belongs to ComputeDomain {}, which is being deleted", other.full_name());
+                TemplateStep::Blocked(Fault::retryable(reason::TEMPLATE_CONFLICT, text), None)
+            }
+            Some(other) => {
+                let text = format!(
+                    "{what} belongs to ComputeDomain {}; name another one in ComputeDomain {}",
+                    other.full_name(),
+                    cd.full_name()
+                );
+                TemplateStep::Blocked(conflict(text), None)
+            }
+            None => {
+                let text = format!("{what} is left over from a ComputeDomain that is gone, it is being removed");
+                TemplateStep::Blocked(Fault::retryable(reason::TEMPLATE_CONFLICT, text), None)
+            }
+        },
+    }
+}
+
+fn labels(metadata: &Option<ObjectMeta>) -> Option<&BTreeMap<String, String>> {
+    metadata.as_ref()?.labels.as_ref()
+}
+
+fn holds(found: Option<&BTreeMap<String, String>>, wanted: Option<&BTreeMap<String, String>>) -> bool {
+    wanted.into_iter().flatten().all(|(key, value)| found.and_then(|found| found.get(key)) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::samples::*;
+
+    fn stepped(cd: &Cd, found: Option<ResourceClaimTemplate>, others: Vec<Cd>) -> TemplateStep {
+        let mut view = View::default();
+        found.into_iter().for_each(|template| view.put_template(template));
+        others.into_iter().for_each(|other| view.put_cd(other));
+        step(&view, cd, cd.spec.as_ref().unwrap())
+    }
+
+    fn made(cd: &Cd) -> ResourceClaimTemplate {
+        wanted(cd, cd.spec.as_ref().unwrap())
+    }
+
+    #[test]
+    fn a_shared_one_asks_for_one_slot_an_exclusive_one_for_all() {
+        let request = |cd: &Cd| made(cd).spec.spec.devices.unwrap().requests.unwrap()[0].exactly.clone().unwrap();
+        let green = request(&compute_domain("green", IsolationMode::Channel));
+        assert_eq!((green.allocation_mode.as_deref(), green.count), (Some("ExactCount"), Some(1)));
+        let red = request(&compute_domain("red", IsolationMode::Domain));
+        assert_eq!((red.allocation_mode.as_deref(), red.count), (Some("All"), None));
+    }
+
+    #[test]
+    fn its_claims_name_the_compute_domain() {
+        let green = compute_domain("green", IsolationMode::Channel);
+        let template = made(&green);
+        assert_eq!(template.spec.metadata.unwrap().labels.unwrap()[names::COMPUTE_DOMAIN_LABEL], green.uid());
+        let config = template.spec.spec.devices.unwrap().config.unwrap()[0].opaque.clone().unwrap();
+        let config = ChannelConfig::decode(&config.parameters.0).unwrap();
+        assert_eq!((config.domain_id.as_str(), config.compute_domain.as_deref()), (green.uid(), Some("green")));
+    }
+
+    #[test]
+    fn labels_and_finalizer_are_mended_a_spec_is_replaced() {
+        let green = compute_domain("green", IsolationMode::Channel);
+        assert_eq!(stepped(&green, Some(made(&green)), vec![]), TemplateStep::Ready);
+        let mut bare = made(&green);
+        bare.metadata.finalizers = None;
+        bare.metadata.labels.as_mut().unwrap().remove(names::TARGET_LABEL);
+        bare.metadata.labels.as_mut().unwrap().insert("theirs".into(), "kept".into());
+        let TemplateStep::Do(Write::MendTemplate(mended)) = stepped(&green, Some(bare), vec![]) else { panic!() };
+        assert_eq!(mended.metadata.labels.as_ref().unwrap()["theirs"], "kept");
+        assert_eq!(stepped(&green, Some(*mended), vec![]), TemplateStep::Ready);
+        let mut other_spec = made(&green);
+        other_spec.spec.spec.devices.as_mut().unwrap().config = None;
+        assert!(matches!(stepped(&green, Some(other_spec), vec![]), TemplateStep::Do(Write::ReleaseTemplate { .. })));
+        let mut unlabelled_claims = made(&green);
+        unlabelled_claims.spec.metadata = None;
+        assert!(matches!(
+            stepped(&green, Some(unlabelled_claims), vec![]),
+            TemplateStep::Do(Write::ReleaseTemplate { .. })
+        ));
+        assert!(matches!(stepped(&green, None, vec![]), TemplateStep::Do(Write::CreateTemplate(_))));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_never_touched() {
+        let green = compute_domain("green", IsolationMode::Channel);
+        let mut theirs = made(&green);
+        theirs.metadata.labels = None;
+        let TemplateStep::Blocked(fault, Some(Write::RecheckTemplate(_))) = stepped(&green, Some(theirs), vec![])
+        else {
+            panic!()
+        };
+        assert_eq!(fault.reason, reason::TEMPLATE_CONFLICT);
+        assert!(fault.message.contains("team/green-channel exists and is not ours"), "{fault}");
+
+        let mut second = compute_domain("second", IsolationMode::Channel);
+        second.spec = green.spec.clone();
+        let TemplateStep::Blocked(fault, None) = stepped(&second, Some(made(&green)), vec![green.clone()]) else {
+            panic!()
+        };
+        assert!(fault.message.contains("belongs to ComputeDomain team/green"), "{fault}");
+        let going = Cd { deleting: true, ..green.clone() };
+        let TemplateStep::Blocked(fault, None) = stepped(&second, Some(made(&green)), vec![going]) else { panic!() };
+        assert_eq!(fault.class, crate::fault::Class::Retryable);
+    }
+}

@@ -1,0 +1,448 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+
+use super::index::Index;
+use super::{Cd, Dirty, LabelledClaim};
+use crate::api::{IMEXDomain, IMEXNode};
+use crate::fault::Fault;
+use crate::names;
+use crate::protocol::name;
+
+/// What the controller knows of the cluster, with the relations that its decisions follow, and which decisions a
+/// change asks for. One event costs what the changed object touches, whatever the size of the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    cds: BTreeMap<String, Cd>,
+    claims: BTreeMap<String, LabelledClaim>,
+    templates: BTreeMap<TemplateKey, ResourceClaimTemplate>,
+    nodes: BTreeMap<String, NodeState>,
+    imex_nodes: BTreeMap<String, IMEXNode>,
+    domains: BTreeMap<String, IMEXDomain>,
+    problems: BTreeMap<String, BTreeMap<String, Fault>>,
+    claims_by_cd: Index,
+    claims_by_node: Index,
+    nodes_by_clique: Index,
+    nodes_by_domain: Index,
+    nodes_by_cd: Index,
+    domains_by_clique: Index,
+    domains_by_cd: Index,
+    templates_by_cd: BTreeMap<String, BTreeSet<TemplateKey>>,
+    cds_by_template: Index,
+    /// What is to be decided anew.
+    pub dirty: Dirty,
+}
+
+/// Namespace and name.
+pub type TemplateKey = (String, String);
+
+/// What matters of a Node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// The cluster has lost contact with it: nobody there can be waited for.
+    pub lost: bool,
+}
+
+impl View {
+    /// A ComputeDomain has come or changed.
+    pub fn put_cd(&mut self, cd: Cd) {
+        let before = self.cds.get(cd.uid());
+        if before.is_some_and(|before| older(cd.resource_version.as_deref(), before.resource_version.as_deref())) {
+            return;
+        }
+        let uid = cd.uid().to_string();
+        let turned = before.is_none_or(|before| before.deleting != cd.deleting || before.spec != cd.spec);
+        if let Some(before) = self.cds.remove(&uid) {
+            self.cds_by_template.remove(wanted_template(&before), &uid);
+        }
+        self.cds_by_template.add(wanted_template(&cd), &uid);
+        self.cds.insert(uid.clone(), cd);
+        self.touch_cd(&uid, turned);
+    }
+
+    /// A ComputeDomain is gone.
+    pub fn drop_cd(&mut self, uid: &str) {
+        if let Some(cd) = self.cds.remove(uid) {
+            self.cds_by_template.remove(wanted_template(&cd), uid);
+            self.touch_cd(uid, true);
+        }
+    }
+
+    /// A claim has come or changed.
+    pub fn put_claim(&mut self, claim: LabelledClaim) {
+        let uid = claim.key.uid.clone();
+        if self.claims.get(&uid) != Some(&claim) {
+            self.drop_claim(&uid);
+            self.claims_by_cd.add([&claim.cd_uid], &uid);
+            self.claims_by_node.add(&claim.nodes, &uid);
+            self.touch_claim(&claim);
+            self.claims.insert(uid, claim);
+        }
+    }
+
+    /// A claim is gone, or has lost its label.
+    pub fn drop_claim(&mut self, uid: &str) {
+        if let Some(claim) = self.claims.remove(uid) {
+            self.claims_by_cd.remove([&claim.cd_uid], uid);
+            self.claims_by_node.remove(&claim.nodes, uid);
+            self.touch_claim(&claim);
+        }
+    }
+
+    /// A ResourceClaimTemplate has come or changed.
+    pub fn put_template(&mut self, template: ResourceClaimTemplate) {
+        let Some(key) = template_key(&template.metadata) else { return };
+        if self.templates.get(&key).is_some_and(|before| outdated(&template.metadata, &before.metadata)) {
+            return;
+        }
+        self.drop_template(&key);
+        if let Some(uid) = template_owner(&template) {
+            self.templates_by_cd.entry(uid.into()).or_default().insert(key.clone());
+        }
+        self.templates.insert(key.clone(), template);
+        self.touch_template(&key);
+    }
+
+    /// A ResourceClaimTemplate is gone, or what is remembered of a foreign one is too old.
+    pub fn drop_template(&mut self, key: &TemplateKey) {
+        self.touch_template(key);
+        if let Some(template) = self.templates.remove(key)
+            && let Some(uid) = template_owner(&template)
+            && let Some(keys) = self.templates_by_cd.get_mut(uid)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.templates_by_cd.remove(uid);
+            }
+        }
+    }
+
+    /// A Node has come or changed.
+    pub fn put_node(&mut self, node: &str, state: NodeState) {
+        if self.nodes.insert(node.into(), state) != Some(state) {
+            self.touch_node(node);
+        }
+    }
+
+    /// A Node is gone.
+    pub fn drop_node(&mut self, node: &str) {
+        if self.nodes.remove(node).is_some() {
+            self.touch_node(node);
+        }
+    }
+
+    /// An IMEXNode has come or changed.
+    pub fn put_imex_node(&mut self, node: IMEXNode) {
+        let node_name = name(&node).to_string();
+        if self.imex_nodes.get(&node_name).is_some_and(|before| outdated(&node.metadata, &before.metadata)) {
+            return;
+        }
+        self.drop_imex_node(&node_name);
+        self.nodes_by_clique.add(clique_of(&node), &node_name);
+        self.nodes_by_domain.add(domains_of(&node), &node_name);
+        self.nodes_by_cd.add(cds_of(&node), &node_name);
+        self.imex_nodes.insert(node_name.clone(), node);
+        self.touch_node(&node_name);
+    }
+
+    /// An IMEXNode is gone.
+    pub fn drop_imex_node(&mut self, node_name: &str) {
+        self.touch_node(node_name);
+        if let Some(node) = self.imex_nodes.remove(node_name) {
+            self.nodes_by_clique.remove(clique_of(&node), node_name);
+            self.nodes_by_domain.remove(domains_of(&node), node_name);
+            self.nodes_by_cd.remove(cds_of(&node), node_name);
+        }
+    }
+
+    /// An IMEXDomain has come or changed.
+    pub fn put_domain(&mut self, domain: IMEXDomain) {
+        let domain_name = name(&domain).to_string();
+        if self.domains.get(&domain_name).is_some_and(|before| outdated(&domain.metadata, &before.metadata)) {
+            return;
+        }
+        self.drop_domain(&domain_name);
+        self.domains_by_clique.add([&domain.spec.clique], &domain_name);
+        self.domains_by_cd.add(users_of(&domain), &domain_name);
+        self.domains.insert(domain_name.clone(), domain);
+        self.touch_domain(&domain_name);
+    }
+
+    /// An IMEXDomain is gone.
+    pub fn drop_domain(&mut self, domain_name: &str) {
+        self.touch_domain(domain_name);
+        if let Some(domain) = self.domains.remove(domain_name) {
+            self.domains_by_clique.remove([&domain.spec.clique], domain_name);
+            self.domains_by_cd.remove(users_of(&domain), domain_name);
+        }
+    }
+
+    /// What is wrong with nodes of a clique, as its last decision found.
+    pub fn set_problems(&mut self, clique: &str, problems: BTreeMap<String, Fault>) {
+        let before = self.problems.remove(clique).unwrap_or_default();
+        for node in before.keys().chain(problems.keys()) {
+            if before.get(node) != problems.get(node) {
+                self.touch_cds_on(node);
+            }
+        }
+        if !problems.is_empty() {
+            self.problems.insert(clique.into(), problems);
+        }
+    }
+
+    /// Marks everything, after the first sync.
+    pub fn touch_all(&mut self) {
+        self.dirty.cds.extend(self.cds.keys().chain(self.templates_by_cd.keys()).cloned());
+        self.dirty.cliques.extend(self.nodes_by_clique.keys().chain(self.domains_by_clique.keys()).map(String::from));
+        self.dirty.nodes.extend(self.imex_nodes.keys().cloned());
+    }
+
+    fn touch_cd(&mut self, uid: &str, turned: bool) {
+        self.dirty.cds.insert(uid.into());
+        if !turned {
+            return;
+        }
+        let domains = self.domains_by_cd.get(uid).filter_map(|domain| self.domains.get(domain));
+        self.dirty.cliques.extend(domains.map(|domain| domain.spec.clique.clone()));
+        let nodes: Vec<String> = self.claims_of(uid).flat_map(|claim| &claim.nodes).cloned().collect();
+        let cliques = nodes.iter().filter_map(|node| clique_of(self.imex_nodes.get(node)?));
+        self.dirty.cliques.extend(cliques.map(String::from));
+        // Others may wait for this one's template.
+        let templates = self.templates_by_cd.get(uid).into_iter().flatten().cloned().collect::<Vec<_>>();
+        templates.iter().for_each(|key| self.touch_template(key));
+    }
+
+    fn touch_claim(&mut self, claim: &LabelledClaim) {
+        self.dirty.cds.insert(claim.cd_uid.clone());
+        if self.cds.get(&claim.cd_uid).is_none_or(|cd| cd.exclusive()) {
+            let cliques = claim.nodes.iter().filter_map(|node| clique_of(self.imex_nodes.get(node)?));
+            self.dirty.cliques.extend(cliques.map(String::from));
+        }
+    }
+
+    fn touch_template(&mut self, key: &TemplateKey) {
+        if let Some(uid) = self.templates.get(key).and_then(template_owner) {
+            self.dirty.cds.insert(uid.into());
+        }
+        let name = format!("{}/{}", key.0, key.1);
+        let waiting = self.cds_by_template.get(&name);
+        self.dirty.cds.extend(waiting.map(String::from));
+    }
+
+    fn touch_node(&mut self, node: &str) {
+        self.dirty.nodes.insert(node.into());
+        if let Some(object) = self.imex_nodes.get(node) {
+            self.dirty.cliques.extend(clique_of(object).map(String::from));
+            let domains = domains_of(object).filter_map(|domain| self.domains.get(domain));
+            self.dirty.cliques.extend(domains.map(|domain| domain.spec.clique.clone()));
+            self.dirty.cds.extend(cds_of(object).map(String::from));
+        }
+        self.touch_cds_on(node);
+    }
+
+    fn touch_cds_on(&mut self, node: &str) {
+        let claims = self.claims_by_node.get(node).filter_map(|claim| self.claims.get(claim));
+        self.dirty.cds.extend(claims.map(|claim| claim.cd_uid.clone()));
+    }
+
+    fn touch_domain(&mut self, domain: &str) {
+        let Some(object) = self.domains.get(domain) else { return };
+        self.dirty.cliques.insert(object.spec.clique.clone());
+        self.dirty.cds.extend(users_of(object).map(String::from));
+        let members: Vec<String> = object.spec.members.keys().cloned().collect();
+        members.iter().for_each(|node| self.touch_cds_on(node));
+    }
+
+    /// The ComputeDomain of this UID.
+    pub fn cd(&self, uid: &str) -> Option<&Cd> {
+        self.cds.get(uid)
+    }
+
+    /// All ComputeDomains.
+    pub fn cds(&self) -> impl Iterator<Item = &Cd> {
+        self.cds.values()
+    }
+
+    /// The claims labelled with this UID, of whatever namespace.
+    fn claims_of(&self, uid: &str) -> impl Iterator<Item = &LabelledClaim> {
+        self.claims_by_cd.get(uid).filter_map(|claim| self.claims.get(claim))
+    }
+
+    /// The claims of a ComputeDomain: labelled so, in its own namespace.
+    pub fn claims(&self, cd: &Cd) -> impl Iterator<Item = &LabelledClaim> {
+        self.claims_of(cd.uid()).filter(|claim| claim.key.namespace == cd.reference.namespace)
+    }
+
+    /// The ComputeDomains whose claims are allocated on the node.
+    pub fn cds_on(&self, node: &str) -> BTreeMap<&str, &Cd> {
+        let claims = self.claims_by_node.get(node).filter_map(|claim| self.claims.get(claim));
+        let cds = claims
+            .filter_map(|claim| self.cds.get(&claim.cd_uid).filter(|cd| cd.reference.namespace == claim.key.namespace));
+        cds.map(|cd| (cd.uid(), cd)).collect()
+    }
+
+    /// The template of this namespace and name, foreign ones only as far as they stand in the way.
+    pub fn template(&self, key: &TemplateKey) -> Option<&ResourceClaimTemplate> {
+        self.templates.get(key)
+    }
+
+    /// The templates labelled with this UID.
+    pub fn templates_of(&self, uid: &str) -> impl Iterator<Item = &ResourceClaimTemplate> {
+        self.templates_by_cd.get(uid).into_iter().flatten().filter_map(|key| self.templates.get(key))
+    }
+
+    /// The Node, if it exists.
+    pub fn node(&self, node: &str) -> Option<NodeState> {
+        self.nodes.get(node).copied()
+    }
+
+    /// Nobody on the node can be waited for: it is gone, or contact with it is lost.
+    pub fn lost(&self, node: &str) -> bool {
+        self.node(node).is_none_or(|state| state.lost)
+    }
+
+    /// The IMEXNode of this name.
+    pub fn imex_node(&self, node: &str) -> Option<&IMEXNode> {
+        self.imex_nodes.get(node)
+    }
+
+    /// The IMEXNodes that name the domain or that the domain names: all that may have entered it or yet can.
+    pub fn nodes_of(&self, domain: &IMEXDomain) -> Vec<IMEXNode> {
+        let mut names: BTreeSet<&str> = self.nodes_by_domain.get(name(domain)).collect();
+        names.extend(domain.spec.members.keys().map(String::as_str));
+        names.into_iter().filter_map(|node| self.imex_nodes.get(node).cloned()).collect()
+    }
+
+    /// The nodes that report this clique, and those that are in one of its domains.
+    pub fn nodes_of_clique(&self, clique: &str) -> BTreeSet<&str> {
+        let mut nodes: BTreeSet<&str> = self.nodes_by_clique.get(clique).collect();
+        for domain in self.domains_of_clique(clique) {
+            nodes.extend(self.nodes_by_domain.get(name(domain)));
+            nodes.extend(domain.spec.members.keys().map(String::as_str));
+        }
+        nodes
+    }
+
+    /// The nodes that have entered a channel of the ComputeDomain.
+    pub fn nodes_with(&self, cd_uid: &str) -> impl Iterator<Item = &IMEXNode> {
+        self.nodes_by_cd.get(cd_uid).filter_map(|node| self.imex_nodes.get(node))
+    }
+
+    /// The IMEXDomain of this name.
+    pub fn domain(&self, domain: &str) -> Option<&IMEXDomain> {
+        self.domains.get(domain)
+    }
+
+    /// The IMEXDomains of a clique.
+    pub fn domains_of_clique(&self, clique: &str) -> impl Iterator<Item = &IMEXDomain> {
+        self.domains_by_clique.get(clique).filter_map(|domain| self.domains.get(domain))
+    }
+
+    /// The IMEXDomains in which the ComputeDomain has a channel, and those that are its own.
+    pub fn domains_with(&self, cd_uid: &str) -> impl Iterator<Item = &IMEXDomain> {
+        self.domains_by_cd.get(cd_uid).filter_map(|domain| self.domains.get(domain))
+    }
+
+    /// What is wrong with the node.
+    pub fn problem(&self, node: &str) -> Option<&Fault> {
+        let clique = clique_of(self.imex_nodes.get(node)?)?;
+        self.problems.get(clique)?.get(node)
+    }
+
+    /// Everything of one kind that the view holds, by the key under which it is dropped.
+    pub fn keys(&self, kind: Kind) -> BTreeSet<String> {
+        match kind {
+            Kind::Cd => self.cds.keys().cloned().collect(),
+            Kind::Claim => self.claims.keys().cloned().collect(),
+            Kind::Template => self.templates.keys().map(|(namespace, name)| format!("{namespace}/{name}")).collect(),
+            Kind::Node => self.nodes.keys().cloned().collect(),
+            Kind::ImexNode => self.imex_nodes.keys().cloned().collect(),
+            Kind::Domain => self.domains.keys().cloned().collect(),
+        }
+    }
+
+    /// Drops one object.
+    pub fn drop(&mut self, kind: Kind, key: &str) {
+        match kind {
+            Kind::Cd => self.drop_cd(key),
+            Kind::Claim => self.drop_claim(key),
+            Kind::Template => {
+                if let Some((namespace, name)) = key.split_once('/') {
+                    self.drop_template(&(namespace.into(), name.into()));
+                }
+            }
+            Kind::Node => self.drop_node(key),
+            Kind::ImexNode => self.drop_imex_node(key),
+            Kind::Domain => self.drop_domain(key),
+        }
+    }
+}
+
+/// The kinds of objects that the controller watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// ComputeDomains, by UID.
+    Cd,
+    /// Labelled ResourceClaims, by UID.
+    Claim,
+    /// Labelled ResourceClaimTemplates, by `namespace/name`.
+    Template,
+    /// Nodes, by name.
+    Node,
+    /// IMEXNodes, by name.
+    ImexNode,
+    /// IMEXDomains, by name.
+    Domain,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Cd, Self::Claim, Self::Template, Self::Node, Self::ImexNode, Self::Domain];
+}
+
+/// Namespace and name of a template.
+pub fn template_key(metadata: &ObjectMeta) -> Option<TemplateKey> {
+    Some((metadata.namespace.clone()?, metadata.name.clone()?))
+}
+
+/// The UID on a template's label.
+pub fn template_owner(template: &ResourceClaimTemplate) -> Option<&str> {
+    Some(template.meta().labels.as_ref()?.get(names::COMPUTE_DOMAIN_LABEL)?.as_str())
+}
+
+fn wanted_template(cd: &Cd) -> Option<String> {
+    let spec = cd.spec.as_ref().ok()?;
+    Some(format!("{}/{}", cd.reference.namespace, spec.channel.resource_claim_template.name))
+}
+
+fn clique_of(node: &IMEXNode) -> Option<&str> {
+    node.status.as_ref()?.clique.as_deref()
+}
+
+fn domains_of(node: &IMEXNode) -> impl Iterator<Item = &str> {
+    let listed = node.status.iter().flat_map(|status| status.channels.values().map(|entry| entry.domain.as_str()));
+    let served = node.status.iter().filter_map(|status| status.daemon.domain.as_deref());
+    node.spec.domain.as_deref().into_iter().chain(listed).chain(served)
+}
+
+fn cds_of(node: &IMEXNode) -> impl Iterator<Item = &str> {
+    node.status.iter().flat_map(|status| status.channels.keys().map(String::as_str))
+}
+
+fn users_of(domain: &IMEXDomain) -> impl Iterator<Item = &str> {
+    let owner = domain.spec.compute_domain.as_ref().map(|cd| cd.uid.as_str());
+    owner.into_iter().chain(domain.status.iter().flat_map(|status| status.channels.keys().map(String::as_str)))
+}
+
+/// Watches and the answers to our own writes arrive in any order; an object never goes back. Since Kubernetes 1.35
+/// the API promises that resourceVersions of a kind can be compared as numbers; all before did so too.
+fn outdated(new: &ObjectMeta, known: &ObjectMeta) -> bool {
+    new.uid == known.uid && older(new.resource_version.as_deref(), known.resource_version.as_deref())
+}
+
+fn older(new: Option<&str>, known: Option<&str>) -> bool {
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+    matches!((number(new), number(known)), (Some(new), Some(known)) if new < known)
+}
