@@ -163,8 +163,7 @@ impl Node {
             may_switch: Rc::new(move |may| *said.borrow_mut() = Some(may)),
             restore: Rc::new(|| {}),
         };
-        let allocator =
-            scope.supervise(Spec::default(), move || Ok(ChannelAllocator::new(settings.clone(), Default::default())));
+        let allocator = scope.supervise(Spec::default(), move || Ok(ChannelAllocator::new(settings.clone())));
         later.set(&allocator);
         Self { name: name.into(), scope, allocator, link, may_switch }
     }

@@ -1,13 +1,19 @@
 //! The agent of a node: its settings and the wiring of its actors.
 
+mod lock;
 mod tell;
+mod wiring;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use heddle_core::fault::{Fault, reason};
 use kube::Client;
 
+use lock::Lock;
 pub use tell::{Later, Tell};
+
+use crate::runtime::Runtime;
 
 /// What an agent is started with.
 #[derive(Clone)]
@@ -40,4 +46,28 @@ pub struct Settings {
     pub pod_uid: String,
     /// Where metrics and probes are served.
     pub metrics: Option<SocketAddr>,
+}
+
+/// Runs the agent until `until` ends. Claims and daemons go on without it.
+///
+/// # Errors
+/// Fatal, in one sentence with what to do: a folder that is missing or cannot be written, or an actor that failed for
+/// good. An API server or a runner that is away is waited for.
+pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<(), Fault> {
+    let mut until = std::pin::pin!(until);
+    let _lock = tokio::select! {
+        lock = Lock::take(&settings.state_dir) => lock?,
+        () = &mut until => return Ok(()),
+    };
+    let runtime = Runtime::new();
+    if let Some(address) = settings.metrics {
+        let address = runtime.serve(address).await.map_err(|error| {
+            let text = format!("metrics cannot be served at {address}: {error}; free the port or set another one");
+            Fault::fatal(reason::SETTINGS, text)
+        })?;
+        tracing::info!(%address, "serving metrics and probes");
+    }
+    wiring::wire(&runtime.root(), &settings);
+    tracing::info!(node = settings.node_name, version = env!("CARGO_PKG_VERSION"), "agent");
+    runtime.run(until).await
 }

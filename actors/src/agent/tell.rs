@@ -1,4 +1,4 @@
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
 use crate::runtime::{Addr, Message};
@@ -36,5 +36,45 @@ impl<M: Message> Later<M> {
             Some(address) => address.tell(message),
             None => tracing::error!(message = message.kind(), "told an actor that is not wired"),
         }
+    }
+}
+
+/// What was said last, and who listens: a listener that is built anew is told it again.
+pub(super) struct Word<T> {
+    last: RefCell<Option<T>>,
+    listeners: RefCell<Vec<Tell<T>>>,
+}
+
+impl<T: Clone + 'static> Word<T> {
+    pub(super) fn new() -> Rc<Self> {
+        Rc::new(Self { last: RefCell::default(), listeners: RefCell::default() })
+    }
+
+    /// Another listener. What it gives back tells it the last word again.
+    pub(super) fn heard_by<M: Message>(self: &Rc<Self>, listener: &Later<M>, as_message: fn(T) -> M) -> Box<dyn Fn()> {
+        let listener = listener.clone();
+        let tell: Tell<T> = Rc::new(move |word| listener.tell(as_message(word)));
+        self.listeners.borrow_mut().push(tell.clone());
+        let word = self.clone();
+        Box::new(move || {
+            if let Some(last) = word.last() {
+                tell(last);
+            }
+        })
+    }
+
+    /// How it is said.
+    pub(super) fn teller(self: &Rc<Self>) -> Tell<T> {
+        let word = self.clone();
+        Rc::new(move |said| {
+            *word.last.borrow_mut() = Some(said.clone());
+            for listener in word.listeners.borrow().iter() {
+                listener(said.clone());
+            }
+        })
+    }
+
+    pub(super) fn last(&self) -> Option<T> {
+        self.last.borrow().clone()
     }
 }

@@ -40,17 +40,6 @@ pub struct Settings {
     pub restore: Rc<dyn Fn()>,
 }
 
-/// What the others said last, for an allocator that is built while they run.
-#[derive(Clone, Debug, Default)]
-pub struct Known {
-    /// The node link's view.
-    pub view: Option<DomainView>,
-    /// The inventory's fabric.
-    pub fabric: Option<Fabric>,
-    /// The supervisor's word on the daemon.
-    pub ready: Option<Ready>,
-}
-
 /// Owns the ledger of claims and the enters that wait.
 pub struct ChannelAllocator {
     settings: Settings,
@@ -79,12 +68,12 @@ struct Waiting {
 
 impl ChannelAllocator {
     /// An allocator without claims.
-    pub fn new(settings: Settings, known: Known) -> Self {
+    pub fn new(settings: Settings) -> Self {
         Self {
             settings,
-            view: known.view,
-            fabric: known.fabric,
-            ready: known.ready.unwrap_or_else(|| Err("the IMEX daemon of this node has not been asked yet".into())),
+            view: None,
+            fabric: None,
+            ready: Err("the IMEX daemon of this node has not been asked yet".into()),
             ledger: Ledger::default(),
             waiting: BTreeMap::new(),
             underway: BTreeMap::new(),

@@ -1,5 +1,5 @@
-use heddle_core::api::DomainKind;
 use heddle_core::imex::DomainConfig;
+use heddle_core::inventory::Inventory;
 use heddle_proto::runner::State;
 use heddle_proto::runner::runner_client::RunnerClient;
 use tonic::transport::Channel;
@@ -7,24 +7,13 @@ use tonic::transport::Channel;
 use crate::node_link::DomainView;
 use crate::runtime::{self, Overflow};
 
-/// Whether the slots of this node can be used, as far as IMEX decides it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Usable {
-    /// Whether.
-    pub usable: bool,
-    /// The IMEX domain that the node must serve.
-    pub domain: Option<String>,
-    /// Its kind.
-    pub kind: Option<DomainKind>,
-    /// Why the slots cannot be used; empty if they can.
-    pub reason: String,
-}
-
 /// What an [`ImexSupervisor`](super::ImexSupervisor) is told.
 #[derive(Debug)]
 pub enum Message {
     /// From the node link.
     View(DomainView),
+    /// From the inventory.
+    Inventory(Inventory),
     /// From the allocator: may the daemon be ended, or why not.
     MaySwitch(Result<(), String>),
     /// The runner was reached.
@@ -58,6 +47,7 @@ impl runtime::Message for Message {
     fn kind(&self) -> &'static str {
         match self {
             Self::View(_) => "View",
+            Self::Inventory(_) => "Inventory",
             Self::MaySwitch(_) => "MaySwitch",
             Self::Connected(_) => "Connected",
             Self::State(_) => "State",
@@ -70,7 +60,7 @@ impl runtime::Message for Message {
 
     fn overflow(&self) -> Overflow {
         match self {
-            Self::View(_) | Self::MaySwitch(_) => Overflow::Replace,
+            Self::View(_) | Self::Inventory(_) | Self::MaySwitch(_) => Overflow::Replace,
             // Not State: it must keep its place between Connected and Lost.
             _ => Overflow::Reject,
         }

@@ -9,23 +9,22 @@ use std::time::Duration;
 use heddle_core::api::DaemonStatus;
 use heddle_core::fault::Fault;
 use heddle_core::imex::{Daemon, DaemonState, DomainConfig, Sent, Step, desired, next, readiness};
+use heddle_core::inventory::{Fabric, Inventory};
 use heddle_proto::runner::State;
 use heddle_proto::runner::runner_client::RunnerClient;
 use tonic::transport::Channel;
 
-pub use message::{Message, Stepped, Usable};
+pub use message::{Message, Stepped};
 
 use crate::agent::Tell;
 use crate::channel_allocator::{self, Ready};
 use crate::node_link::DomainView;
 use crate::runtime::{Actor, Addr, Cx};
+use crate::slice_publisher::Usable;
 
-/// How long a daemon that is not READY may stay so before the node's object says it: the states of a start pass by
-/// without a write each.
+/// How long a daemon that is not READY may stay so before it is reported: the states of a start pass by without a write
+/// each, and an agent that has just begun does not withdraw what the one before it offered.
 const SETTLE: Duration = Duration::from_millis(500);
-/// How long after its last READY the slots stay on offer: a restarted daemon is back sooner, and slots that come and go
-/// would make schedulers and autoscalers doubt the node.
-const GRACE: Duration = Duration::from_secs(5);
 /// Pause before a request that the runner failed is repeated.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -44,19 +43,11 @@ pub struct Settings {
     pub usable: Tell<Usable>,
 }
 
-/// What the others said last, for a supervisor that is built while they run.
-#[derive(Clone, Debug, Default)]
-pub struct Known {
-    /// The node link's view.
-    pub view: Option<DomainView>,
-    /// The allocator's word on ending the daemon.
-    pub may_switch: Option<Result<(), String>>,
-}
-
 /// Owns the connection to the runner.
 pub struct ImexSupervisor {
     settings: Settings,
     view: Option<DomainView>,
+    inventory: Option<Inventory>,
     may_switch: Result<(), String>,
     runner: Option<RunnerClient<Channel>>,
     /// The runner's last word; after it is lost, its last word before.
@@ -81,11 +72,12 @@ enum Busy {
 
 impl ImexSupervisor {
     /// A supervisor that has not met its runner yet.
-    pub fn new(settings: Settings, known: Known) -> Self {
+    pub fn new(settings: Settings) -> Self {
         Self {
             settings,
-            view: known.view,
-            may_switch: known.may_switch.unwrap_or_else(|| Err("the claims of this node are not known yet".into())),
+            view: None,
+            inventory: None,
+            may_switch: Err("the claims of this node are not known yet".into()),
             runner: None,
             state: None,
             lost: "the IMEX runner of this node has not been reached yet".into(),
@@ -186,13 +178,10 @@ impl ImexSupervisor {
         } else if self.not_ready.is_none() {
             self.not_ready = Some(now);
             cx.after(SETTLE, Message::Due);
-            cx.after(GRACE, Message::Due);
         }
         let since = self.not_ready.map_or(Duration::MAX, |since| now.duration_since(since));
         if since >= SETTLE {
             self.report_status(&ready);
-        }
-        if since >= GRACE || self.said_usable.as_ref().is_none_or(|said| !said.usable) {
             self.report_usable(ready);
         }
     }
@@ -202,6 +191,7 @@ impl ImexSupervisor {
         let Some(state) = &self.state else { return };
         let mut status = daemon_status(state);
         status.message = ready.as_ref().err().cloned();
+        status.recovery_action = self.inventory.as_ref().and_then(|inventory| inventory.recovery_action.clone());
         if self.runner.is_none() {
             status.state = DaemonState::Unavailable.to_string();
             status.since = self
@@ -216,13 +206,21 @@ impl ImexSupervisor {
         }
     }
 
+    /// A slot can be used where the fabric and the daemon can, and where there is no fabric: it then gives no channel.
     fn report_usable(&mut self, ready: Ready) {
+        let Some(inventory) = &self.inventory else { return };
+        let reason = match (&inventory.fabric, ready) {
+            (Fabric::None, _) | (Fabric::Ready(_), Ok(_)) => None,
+            (Fabric::Ready(_), Err(why)) => Some(why),
+            (Fabric::Pending(what), _) => Some(format!("the NVLink fabric is coming up: {what}")),
+            (Fabric::Unhealthy(why), _) => Some(format!("the NVLink fabric is not healthy: {why}")),
+        };
         let view = self.view.as_ref();
         let usable = Usable {
-            usable: ready.is_ok(),
+            usable: reason.is_none(),
             domain: view.and_then(|view| view.node.spec.domain.clone()),
             kind: view.and_then(|view| view.domain.as_ref()).map(|domain| domain.spec.kind),
-            reason: ready.err().unwrap_or_default(),
+            reason: reason.unwrap_or_default(),
         };
         if self.said_usable.as_ref() != Some(&usable) {
             (self.settings.usable)(usable.clone());
@@ -268,6 +266,7 @@ impl Actor for ImexSupervisor {
     fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
         match message {
             Message::View(view) => self.view = Some(view),
+            Message::Inventory(inventory) => self.inventory = Some(inventory),
             Message::MaySwitch(may) => self.may_switch = may,
             Message::Connected(runner) => {
                 tracing::info!("the IMEX runner is reached");

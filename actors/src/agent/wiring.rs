@@ -1,0 +1,160 @@
+//! All actors of the agent and who tells whom what, on one page.
+//!
+//! ```text
+//! GpuInventory ── Inventory ──► NodeLink, ChannelAllocator, ImexSupervisor, SlicePublisher, DraServer
+//! NodeLink ───── View ────────► ChannelAllocator, ImexSupervisor
+//! ImexSupervisor ─ Daemon ────► NodeLink (status), ChannelAllocator (readiness); Usable ► SlicePublisher
+//! ChannelAllocator ─ MaySwitch ► ImexSupervisor; Restore? ► DraServer; Enter, Leave, Keep ► NodeLink
+//! DraServer ──── Restore, Enter, Leave … ► ChannelAllocator; Refused ► ClaimEvents
+//! ```
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::Settings;
+use super::tell::{Later, Word};
+use crate::channel_allocator::{self, ChannelAllocator};
+use crate::dra::{ClaimEvents, DraDependencies, DraServer, DraSettings, HealthBoard};
+use crate::gpu_inventory::GpuInventory;
+use crate::imex_supervisor::{self, ImexSupervisor};
+use crate::node_link::{self, NodeFacts, NodeLink};
+use crate::nvml::devices::Devices;
+use crate::runtime::{Scope, Spec};
+use crate::slice_publisher::{self, DEFAULT_GRACE, SlicePublisher};
+
+/// How often NVML is read: XIDs and fabric changes come without a notice.
+const INVENTORY_POLL: Duration = Duration::from_secs(5);
+
+/// Starts every actor below `root`.
+pub(super) fn wire(root: &Scope, settings: &Settings) {
+    let client = || settings.client.clone();
+    let dra = DraSettings {
+        node_name: settings.node_name.clone(),
+        pod_uid: settings.pod_uid.clone(),
+        plugins_dir: settings.plugins_dir.clone(),
+        registry_dir: settings.registry_dir.clone(),
+        cdi_dir: settings.cdi_dir.clone(),
+        state_dir: settings.state_dir.clone(),
+        slots: settings.slots,
+        gpus: settings.gpus,
+        proc_root: settings.proc_root.clone(),
+    };
+    let health = HealthBoard::default();
+
+    let (to_link, to_allocator, to_supervisor) = (Later::default(), Later::default(), Later::default());
+    let (to_publisher, to_server) = (Later::default(), Later::<crate::dra::Message>::default());
+
+    let inventory = Word::new();
+    let view = Word::new();
+    let status = Word::new();
+    let ready = Word::new();
+    let usable = Word::new();
+    let may_switch = Word::new();
+
+    let again = [
+        inventory.heard_by(&to_link, node_link::Message::Inventory),
+        status.heard_by(&to_link, node_link::Message::Daemon),
+    ];
+    let link_settings = node_link::Settings {
+        client: client(),
+        node_name: settings.node_name.clone(),
+        facts: facts(settings),
+        view: view.teller(),
+    };
+    let spec = Spec { gates_readiness: true, ..Spec::default() };
+    let link = root.supervise(spec.clone(), move || {
+        again.iter().for_each(|tell| tell());
+        Ok(NodeLink::new(link_settings.clone()))
+    });
+    to_link.set(&link);
+
+    let again = [
+        inventory.heard_by(&to_allocator, channel_allocator::Message::Inventory),
+        view.heard_by(&to_allocator, channel_allocator::Message::View),
+        ready.heard_by(&to_allocator, channel_allocator::Message::Daemon),
+    ];
+    let server = to_server.clone();
+    let allocator_settings = channel_allocator::Settings {
+        client: client(),
+        node_link: link,
+        may_switch: may_switch.teller(),
+        restore: Rc::new(move || server.tell(crate::dra::Message::Restore)),
+    };
+    let allocator = root.supervise(Spec::default(), move || {
+        again.iter().for_each(|tell| tell());
+        Ok(ChannelAllocator::new(allocator_settings.clone()))
+    });
+    to_allocator.set(&allocator);
+
+    let again = [
+        inventory.heard_by(&to_supervisor, imex_supervisor::Message::Inventory),
+        view.heard_by(&to_supervisor, imex_supervisor::Message::View),
+        may_switch.heard_by(&to_supervisor, imex_supervisor::Message::MaySwitch),
+    ];
+    let supervisor_settings = imex_supervisor::Settings {
+        socket: settings.runner_socket.clone(),
+        allocator: allocator.clone(),
+        status: status.teller(),
+        ready: ready.teller(),
+        usable: usable.teller(),
+    };
+    let supervisor = root.supervise(Spec::default(), move || {
+        again.iter().for_each(|tell| tell());
+        Ok(ImexSupervisor::new(supervisor_settings.clone()))
+    });
+    to_supervisor.set(&supervisor);
+
+    let again = [
+        inventory.heard_by(&to_publisher, slice_publisher::Message::Inventory),
+        usable.heard_by(&to_publisher, slice_publisher::Message::Usable),
+    ];
+    let publisher_settings = slice_publisher::Settings {
+        node_name: settings.node_name.clone(),
+        slots: settings.slots,
+        drivers: dra.drivers(),
+        grace: DEFAULT_GRACE,
+        client: client(),
+        health: health.clone(),
+    };
+    let publisher = root.supervise(spec.clone(), move || {
+        again.iter().for_each(|tell| tell());
+        Ok(SlicePublisher::new(publisher_settings.clone()))
+    });
+    to_publisher.set(&publisher);
+
+    let (events_client, node_name) = (client(), settings.node_name.clone());
+    let events = root.supervise(Spec::default(), move || Ok(ClaimEvents::new(events_client.clone(), &node_name)));
+
+    // A server that is built anew is given the inventory: it has to be there before the first claim.
+    let _ = inventory.heard_by(&to_server, crate::dra::Message::Inventory);
+    let dependencies = DraDependencies {
+        settings: dra,
+        client: client(),
+        allocator,
+        events,
+        health,
+        scope: root.child("dra"),
+        inventory: Default::default(),
+    };
+    let known = inventory.clone();
+    let server = root.supervise(spec.clone(), move || {
+        DraServer::new(DraDependencies { inventory: known.last().unwrap_or_default(), ..dependencies.clone() })
+    });
+    to_server.set(&server);
+
+    // Last, so that everybody is there to listen.
+    let (driver_root, tell) = (settings.driver_root.clone(), inventory.teller());
+    root.supervise(spec, move || Ok(GpuInventory::new(driver_root.clone(), INVENTORY_POLL, vec![tell.clone()])));
+}
+
+/// What the node's files say; what they don't is none, and asked again with the next inventory.
+fn facts(settings: &Settings) -> Rc<dyn Fn() -> NodeFacts> {
+    let devices = Devices::new(&settings.proc_root);
+    let addresses = vec![settings.node_address.to_string()];
+    let said = |fault: &_| tracing::debug!("a fact of the node is not known: {fault}");
+    Rc::new(move || NodeFacts {
+        boot_id: devices.boot_id().inspect_err(said).ok(),
+        channel_count: devices.channel_count().inspect_err(said).ok(),
+        addresses: addresses.clone(),
+    })
+}
