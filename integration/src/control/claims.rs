@@ -51,12 +51,15 @@ impl Claims {
     async fn run(&mut self, effect: Effect) -> Result<(), kube::Error> {
         let post = PostParams::default();
         match effect {
-            Effect::Create(claim) => {
-                let claims = self.api(&claim);
-                if let Some(written) = unless_moot(claims.create(&post, &claim).await)? {
-                    self.claims.wrote(&written);
+            Effect::Create { pod, claim } => match unless_moot(self.api(&claim).create(&post, &claim).await) {
+                Ok(Some(written)) => self.claims.wrote(&written),
+                Ok(None) => {}
+                Err(kube::Error::Api(status)) => {
+                    self.complain(&pod, format!("PodResourceClaim: {}", status.message)).await;
+                    return Err(kube::Error::Api(status));
                 }
-            }
+                Err(error) => return Err(error),
+            },
             Effect::Record { pod, statuses } => {
                 let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
                 let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"resourceClaimStatuses": statuses}});
@@ -90,14 +93,16 @@ impl Claims {
                     self.gone.insert(uid);
                 }
             }
-            Effect::Complain { pod, message } => {
-                let uid = pod.uid().unwrap_or_default();
-                if self.complaints.insert(uid, message.clone()).as_ref() != Some(&message) {
-                    self.recorder.warning(pod.as_ref(), "FailedResourceClaimCreation", message).await;
-                }
-            }
+            Effect::Complain { pod, message } => self.complain(&pod, message).await,
         }
         Ok(())
+    }
+
+    async fn complain(&mut self, pod: &Pod, message: String) {
+        let uid = pod.uid().unwrap_or_default();
+        if self.complaints.insert(uid, message.clone()).as_ref() != Some(&message) {
+            self.recorder.warning(pod, "FailedResourceClaimCreation", message).await;
+        }
     }
 
     async fn unprotect(&mut self, claim: &ResourceClaim) -> Result<(), kube::Error> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::api::{Api, PostParams};
 use kube::{Client, Resource};
 
@@ -29,16 +29,28 @@ impl Recorder {
 
     /// All is well.
     pub async fn normal<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: String) {
-        self.record(about, "Normal", reason, message).await;
+        self.record(about.object_ref(&()), "Normal", reason, message).await;
     }
 
     /// Something a person may have to act on.
     pub async fn warning<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: String) {
-        self.record(about, "Warning", reason, message).await;
+        self.record(about.object_ref(&()), "Warning", reason, message).await;
     }
 
-    async fn record<K: Resource<DynamicType = ()>>(&self, about: &K, kind: &str, reason: &str, mut message: String) {
-        let regarding: ObjectReference = about.object_ref(&());
+    /// The same, about an object of which only a reference is at hand.
+    pub async fn warning_to(&self, about: &OwnerReference, namespace: Option<String>, reason: &str, message: String) {
+        let regarding = ObjectReference {
+            api_version: Some(about.api_version.clone()),
+            kind: Some(about.kind.clone()),
+            name: Some(about.name.clone()),
+            uid: Some(about.uid.clone()),
+            namespace,
+            ..Default::default()
+        };
+        self.record(regarding, "Warning", reason, message).await;
+    }
+
+    async fn record(&self, regarding: ObjectReference, kind: &str, reason: &str, mut message: String) {
         let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".into());
         let name = regarding.name.clone().unwrap_or_default();
         let now = Timestamp::now();

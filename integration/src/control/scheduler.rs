@@ -243,8 +243,7 @@ impl Component for Scheduler {
         self.refused.retain(|uid, _| waiting.iter().any(|pod| pod.metadata.uid.as_ref() == Some(uid)));
         for pod in waiting {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
-            let fingerprint = self.fingerprint(&snapshot);
-            if self.refused.get(&uid) == Some(&fingerprint) {
+            if self.refused.get(&uid).is_some_and(|&then| then == self.fingerprint(&snapshot)) {
                 continue;
             }
             let decision = place(&snapshot, &pod, &mut self.selectors, Timestamp::now());
@@ -256,7 +255,7 @@ impl Component for Scheduler {
             }
             self.failed.remove(&uid);
             if refused {
-                self.refused.insert(uid, fingerprint);
+                self.refused.insert(uid, self.fingerprint(&snapshot));
             }
         }
         self.failed.clear();

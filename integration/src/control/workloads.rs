@@ -7,6 +7,7 @@ mod replica_set;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -60,6 +61,8 @@ pub struct Workloads {
     client: Client,
     views: Views,
     recorder: Recorder,
+    /// What owners of pods that were refused were told in an Event: UID → message.
+    complaints: BTreeMap<String, String>,
 }
 
 /// Is `object` controlled by the owner of that UID?
@@ -76,7 +79,7 @@ impl Workloads {
     /// Controllers that have seen nothing yet.
     pub fn new(client: Client, views: Views) -> Self {
         let recorder = Recorder::new(client.clone(), "workload-controller");
-        Self { client, views, recorder }
+        Self { client, views, recorder, complaints: BTreeMap::new() }
     }
 
     fn api<K>(&self, object: &K) -> Api<K>
@@ -159,25 +162,16 @@ impl Workloads {
     }
 
     /// A pod that the API refuses is said in an Event of its owner: nothing else would show why there is none.
-    async fn create_pod(&self, pod: &Pod) -> Result<Option<Pod>, kube::Error> {
+    async fn create_pod(&mut self, pod: &Pod) -> Result<Option<Pod>, kube::Error> {
         let result = unless_moot(self.api(pod).create(&PostParams::default(), pod).await);
-        let Err(kube::Error::Api(status)) = &result else { return result };
-        let namespace = pod.namespace().unwrap_or_default();
-        let message = format!("Error creating: {}", status.message);
-        for owner in pod.owner_references().iter().filter(|owner| owner.controller == Some(true)) {
-            let (uid, name) = (Some(owner.uid.clone()), owner.name.clone());
-            let meta = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-                name: Some(name),
-                namespace: Some(namespace.clone()),
-                uid,
-                ..Default::default()
-            };
-            if owner.kind == "Job" {
-                let job = Job { metadata: meta, ..Default::default() };
-                self.recorder.warning(&job, "FailedCreate", message.clone()).await;
-            } else {
-                let replica_set = ReplicaSet { metadata: meta, ..Default::default() };
-                self.recorder.warning(&replica_set, "FailedCreate", message.clone()).await;
+        if let Err(kube::Error::Api(status)) = &result {
+            let message = format!("Error creating: {}", status.message);
+            let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+            if let Some(owner) = owner
+                && self.complaints.insert(owner.uid.clone(), message.clone()).as_ref() != Some(&message)
+            {
+                let namespace = pod.metadata.namespace.clone();
+                self.recorder.warning_to(owner, namespace, "FailedCreate", message).await;
             }
         }
         result
@@ -212,6 +206,12 @@ impl Component for Workloads {
     }
 
     async fn pass(&mut self) -> Result<(), kube::Error> {
+        let (replica_sets, jobs) = (self.views.replica_sets.list(), self.views.jobs.list());
+        self.complaints.retain(|uid, _| {
+            let is = |known: Option<&String>| known == Some(uid);
+            replica_sets.iter().any(|rs| is(rs.metadata.uid.as_ref()))
+                || jobs.iter().any(|j| is(j.metadata.uid.as_ref()))
+        });
         let mut failed = None;
         for effect in self.plan(Timestamp::now()) {
             // One workload that cannot be served must not hold up the others.

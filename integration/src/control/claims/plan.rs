@@ -29,7 +29,7 @@ pub struct View<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Create a claim for a pod.
-    Create(ResourceClaim),
+    Create { pod: Arc<Pod>, claim: Box<ResourceClaim> },
     /// Record in the pod which claims were made for it.
     Record { pod: Arc<Pod>, statuses: Vec<PodResourceClaimStatus> },
     /// Write a claim's status: consumers taken off or added, devices given back.
@@ -131,7 +131,9 @@ impl<'a> Index<'a> {
         }
         let template = entry.resource_claim_template_name.as_deref()?;
         match self.templates.get(&(name_of(&pod.metadata).0, template)) {
-            Some(template) => Some(Effect::Create(from_template(pod, entry, template))),
+            Some(template) => {
+                Some(Effect::Create { pod: Arc::clone(pod), claim: Box::new(from_template(pod, entry, template)) })
+            }
             None => Some(Effect::Complain {
                 pod: Arc::clone(pod),
                 message: format!(

@@ -70,7 +70,7 @@ fn recorded() -> Value {
 #[test]
 fn a_claim_is_made_from_the_template() {
     let effects = planned(&[pod(json!({}))], &[], &[template()], &[]);
-    let [Effect::Create(claim)] = effects.as_slice() else { panic!("{effects:?}") };
+    let [Effect::Create { claim, .. }] = effects.as_slice() else { panic!("{effects:?}") };
     assert_eq!(
         serde_json::to_value(&claim.metadata).unwrap(),
         json!({
@@ -100,7 +100,7 @@ fn a_claim_that_was_made_is_recorded_and_not_made_again() {
 #[test]
 fn a_recorded_claim_that_vanished_is_made_again_unless_the_pod_is_bound() {
     let effects = planned(&[pod(recorded())], &[], &[template()], &[]);
-    assert!(matches!(&effects[..], [Effect::Create(_)]), "{effects:?}");
+    assert!(matches!(&effects[..], [Effect::Create { .. }]), "{effects:?}");
     let mut bound = pod(recorded());
     Arc::make_mut(&mut bound).spec.as_mut().unwrap().node_name = Some("n".into());
     assert_eq!(planned(&[bound], &[], &[template()], &[]), []);

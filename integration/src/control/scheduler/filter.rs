@@ -150,7 +150,7 @@ fn pod_affinity(pod: &Pod, spec: &PodSpec, info: &NodeInfo, snapshot: &Snapshot)
         }
     }
     for other in snapshot.nodes.values() {
-        for resident in &other.pods {
+        for resident in &other.shy {
             let terms = resident.spec.as_ref().map(anti_affinity_terms).unwrap_or_default();
             if terms.iter().any(|term| near(term, other) && term_selects(term, resident, pod)) {
                 return Some("node(s) didn't satisfy existing pods anti-affinity rules".into());

@@ -26,6 +26,8 @@ pub struct NodeInfo {
     pub node: Arc<Node>,
     /// Pods bound to it that have not finished.
     pub pods: Vec<Arc<Pod>>,
+    /// Those of them that keep others away: few, and asked about for every pod and node.
+    pub shy: Vec<Arc<Pod>>,
     /// Devices that claims hold here.
     pub devices: usize,
 }
@@ -34,6 +36,14 @@ impl NodeInfo {
     /// The node's name.
     pub fn name(&self) -> &str {
         self.node.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    fn add(&mut self, pod: Arc<Pod>) {
+        let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+        if affinity.is_some_and(|affinity| affinity.pod_anti_affinity.is_some()) {
+            self.shy.push(Arc::clone(&pod));
+        }
+        self.pods.push(pod);
     }
 
     /// A label of the node.
@@ -75,7 +85,7 @@ impl Snapshot {
     pub fn new(objects: Objects, bound: &BTreeMap<String, String>) -> Self {
         let nodes = objects.nodes.into_iter().map(|node| {
             let name = node.metadata.name.clone().unwrap_or_default();
-            (name, NodeInfo { node, pods: Vec::new(), devices: 0 })
+            (name, NodeInfo { node, pods: Vec::new(), shy: Vec::new(), devices: 0 })
         });
         let mut snapshot = Self {
             nodes: nodes.collect(),
@@ -89,36 +99,40 @@ impl Snapshot {
             let bound = pod.metadata.uid.as_ref().and_then(|uid| bound.get(uid));
             let node = pods::node(&pod).map(str::to_owned).or_else(|| bound.cloned());
             if let Some(info) = node.and_then(|node| snapshot.nodes.get_mut(&node)) {
-                info.pods.push(pod);
+                info.add(pod);
             }
         }
         let claims: Vec<_> = snapshot.claims.values().cloned().collect();
-        claims.iter().for_each(|claim| snapshot.count_devices(claim));
+        claims.iter().for_each(|claim| snapshot.count_devices(claim, |devices| devices + 1));
         snapshot
     }
 
     /// Takes in a claim that was written.
     pub fn claim_written(&mut self, claim: ResourceClaim) {
-        self.claims.insert(key(&claim), Arc::new(claim));
-        self.taken = taken(self.claims.values().map(AsRef::as_ref));
-        self.nodes.values_mut().for_each(|info| info.devices = 0);
-        let claims: Vec<_> = self.claims.values().cloned().collect();
-        claims.iter().for_each(|claim| self.count_devices(claim));
+        let claim = Arc::new(claim);
+        if let Some(old) = self.claims.insert(key(claim.as_ref()), Arc::clone(&claim)) {
+            taken([old.as_ref()]).iter().for_each(|device| {
+                self.taken.remove(device);
+            });
+            self.count_devices(&old, |devices| devices.saturating_sub(1));
+        }
+        self.taken.extend(taken([claim.as_ref()]));
+        self.count_devices(&claim, |devices| devices + 1);
     }
 
     /// Takes in that a pod was bound.
     pub fn pod_bound(&mut self, pod: Arc<Pod>, node: &str) {
         if let Some(info) = self.nodes.get_mut(node) {
-            info.pods.push(pod);
+            info.add(pod);
         }
     }
 
     /// Node-local pools are named after their node by all drivers we know, so the count needs no selector.
-    fn count_devices(&mut self, claim: &ResourceClaim) {
+    fn count_devices(&mut self, claim: &ResourceClaim, count: impl Fn(usize) -> usize) {
         let results = claim.status.as_ref().and_then(|s| s.allocation.as_ref()?.devices.as_ref()?.results.as_ref());
         for result in results.into_iter().flatten() {
             if let Some(info) = self.nodes.get_mut(&result.pool) {
-                info.devices += 1;
+                info.devices = count(info.devices);
             }
         }
     }

@@ -133,7 +133,7 @@ impl State {
         }
         let missing = (wanted - self.active.len()).min(MAX_BURST);
         if !indexed(spec) {
-            let pod = || pod_template::pod(job, &spec.template, format!("{}-", job.name_any()));
+            let pod = || a_pod(job, spec, format!("{}-", job.name_any()));
             return (0..missing).map(|_| Effect::CreatePod(Box::new(pod()))).collect();
         }
         (0..number(spec.completions, 0))
@@ -148,8 +148,18 @@ fn index(pod: &Pod) -> Option<usize> {
     pod.metadata.annotations.as_ref()?.get(COMPLETION_INDEX)?.parse().ok()
 }
 
+/// The labels without a prefix are what people select by since before there was one.
+fn a_pod(job: &Job, spec: &JobSpec, prefix: String) -> Pod {
+    let mut pod = pod_template::pod(job, &spec.template, prefix);
+    if spec.manual_selector != Some(true) {
+        pod.labels_mut().insert("job-name".into(), job.name_any());
+        pod.labels_mut().insert("controller-uid".into(), job.uid().unwrap_or_default());
+    }
+    pod
+}
+
 fn indexed_pod(job: &Job, spec: &JobSpec, index: usize) -> Pod {
-    let mut pod = pod_template::pod(job, &spec.template, format!("{}-{index}-", job.name_any()));
+    let mut pod = a_pod(job, spec, format!("{}-{index}-", job.name_any()));
     pod.annotations_mut().insert(COMPLETION_INDEX.into(), index.to_string());
     pod.labels_mut().insert(COMPLETION_INDEX.into(), index.to_string());
     if let Some(pod_spec) = &mut pod.spec {
