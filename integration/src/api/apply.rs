@@ -35,7 +35,8 @@ pub fn apply(
     let version = metadata.remove("resourceVersion");
     metadata.remove("uid");
     metadata.insert("name".to_owned(), key.name.clone().into());
-    let own = own_fields(resource, &applied, subresource);
+    restrict(resource, &mut applied, subresource);
+    let own = own_fields(resource, &applied);
     let entry = json!({
         "manager": manager,
         "operation": "Apply",
@@ -79,24 +80,32 @@ fn with(mut entry: Value, name: &str, value: &str) -> Value {
     entry
 }
 
-/// The fields that a request sets, without those that name the object and those that it cannot write.
-fn own_fields(resource: &Resource, applied: &Value, subresource: Option<&str>) -> Value {
-    let mut wanted = applied.clone();
-    if let Some(map) = wanted.as_object_mut() {
-        map.remove("apiVersion");
-        map.remove("kind");
-        match subresource {
-            Some("status") => map.retain(|name, _| name == "status"),
-            _ if resource.has_status => map.retain(|name, _| name != "status"),
-            _ => {}
-        }
+/// Leaves what the request can write: the status alone, or everything else.
+fn restrict(resource: &Resource, applied: &mut Value, subresource: Option<&str>) {
+    let Some(map) = applied.as_object_mut() else { return };
+    match subresource {
+        Some(_) => map.retain(|name, _| matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "status")),
+        None if resource.has_status => map.retain(|name, _| name != "status"),
+        None => {}
+    }
+    if let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) {
+        let kept = |name: &str| matches!(name, "name" | "namespace");
+        let owned = |name: &str| matches!(name, "labels" | "annotations" | "finalizers" | "ownerReferences");
+        metadata.retain(|name, _| kept(name) || (owned(name) && subresource.is_none()));
+    }
+}
+
+/// The fields that a request sets, without those that only name the object.
+fn own_fields(resource: &Resource, applied: &Value) -> Value {
+    let mut own = applied.clone();
+    if let Some(map) = own.as_object_mut() {
+        map.retain(|name, _| !matches!(name.as_str(), "apiVersion" | "kind"));
         if let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata
-                .retain(|name, _| matches!(name.as_str(), "labels" | "annotations" | "finalizers" | "ownerReferences"));
+            metadata.retain(|name, _| !matches!(name.as_str(), "name" | "namespace"));
         }
         map.retain(|name, value| name != "metadata" || value.as_object().is_some_and(|map| !map.is_empty()));
     }
-    fields(Guide::of(resource), &wanted)
+    fields(Guide::of(resource), &own)
 }
 
 /// Merges into `next` and gives the new list of managers.

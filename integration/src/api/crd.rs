@@ -134,21 +134,24 @@ pub fn check(crd: &mut Value, now: &str) -> Vec<FieldError> {
 }
 
 /// Checks an object against the CRD of its kind as the server would on creation, or on a replacement of `old`:
-/// unknown fields are ignored, defaults are filled in, then the schema and its rules are applied.
+/// defaults are filled in, then the schema and its rules are applied. Unknown fields are errors, as they are for
+/// `kubectl apply`.
 ///
 /// # Errors
-/// When the CRD itself cannot be used or does not serve the object's version: what is wrong with it.
+/// What is wrong with the CRD itself.
 pub fn validate(crd: &Value, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Vec<FieldError>> {
     let resources = resources(crd)?;
     let Some(resource) = resources.iter().find(|resource| object["apiVersion"] == resource.api_version()) else {
         let served = resources.iter().map(|r| format!("\"{}\"", r.api_version())).collect::<Vec<_>>();
         return Ok(vec![FieldError::unsupported("apiVersion", &object["apiVersion"], &served)]);
     };
-    let mut object = object.clone();
     let Some(custom) = &resource.custom else { return Ok(Vec::new()) };
-    custom.schema.prune(&mut object);
+    let mut object = object.clone();
+    let unknown = custom.schema.prune(&mut object).into_iter();
+    let mut errors = unknown.map(FieldError::unknown).collect::<Vec<_>>();
     custom.schema.apply_defaults(&mut object);
-    Ok(custom.schema.check(&object, old))
+    errors.extend(custom.schema.check(&object, old));
+    Ok(errors)
 }
 
 impl Store {

@@ -7,10 +7,11 @@ use serde_json::Value;
 use super::request::Query;
 use super::resource::GroupResource;
 use super::status::{self, Outcome, bad_request};
-use super::store::{Key, Store, owners};
+use super::store::{Key, Store};
 use super::watch::Object;
 
-const FOREGROUND: &str = "foregroundDeletion";
+/// Holds an object until what it owns is gone.
+pub const FOREGROUND: &str = "foregroundDeletion";
 const CRD_CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 const PROTECTED_NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
 
@@ -125,8 +126,7 @@ impl Store {
                 next["metadata"]["deletionTimestamp"] = self.later(grace).into();
                 next["metadata"]["deletionGracePeriodSeconds"] = grace.into();
             }
-            if !marked {
-                let generation = next["metadata"]["generation"].as_i64().unwrap_or(1);
+            if !marked && let Some(generation) = next["metadata"]["generation"].as_i64() {
                 next["metadata"]["generation"] = (generation + 1).into();
             }
             if namespace {
@@ -153,6 +153,10 @@ impl Store {
                 self.delete(&id, &key, &further)?;
             }
         }
+        // Dependents that the owner need not wait for may all be left.
+        if let Some(uid) = owned_uid(&old.value) {
+            self.unblock(uid);
+        }
         Ok(match self.get(id, key) {
             Some(object) => Deleted::Pending(object),
             None => Deleted::Gone(old),
@@ -173,13 +177,6 @@ impl Store {
         false
     }
 
-    /// Deletes an object because its owners are gone.
-    pub fn collect(&mut self, id: &GroupResource, key: &Key) {
-        if let Err(status) = self.delete(id, key, &Deletion::default()) {
-            tracing::debug!(resource = %id, name = key.name, why = status.message, "not collected");
-        }
-    }
-
     fn remove(&mut self, id: &GroupResource, last: Value) -> Option<Arc<Object>> {
         let key = Key::of(&last);
         let removed = self.take(id, last)?;
@@ -187,14 +184,7 @@ impl Store {
         if id.group == "apiextensions.k8s.io" {
             self.catalog.remove(&defined(object));
         }
-        if let Some(uid) = owned_uid(object) {
-            for (id, key) in self.dependents(uid) {
-                self.lose_owner(&id, &key, uid);
-            }
-        }
-        for uid in owners(object).map(str::to_owned).collect::<Vec<_>>() {
-            self.unblock(&uid);
-        }
+        self.after_owner(object);
         if !key.namespace.is_empty() {
             let namespace = Key { namespace: String::new(), name: key.namespace };
             self.settle_if_there(&GroupResource::new("", "namespaces"), &namespace);
@@ -206,44 +196,6 @@ impl Store {
     fn settle_if_there(&mut self, id: &GroupResource, key: &Key) {
         if self.get(id, key).is_some() {
             self.settle(id, key);
-        }
-    }
-
-    /// One owner is gone: with the last one the object goes, otherwise only the reference does.
-    fn lose_owner(&mut self, id: &GroupResource, key: &Key, uid: &str) {
-        let Some(object) = self.get(id, key) else { return };
-        if owners(&object.value).any(|owner| self.by_uid(owner).is_some()) {
-            let mut next = object.value.clone();
-            drop_owner(&mut next, uid);
-            self.put(id, next);
-        } else {
-            self.collect(id, key);
-        }
-    }
-
-    /// Takes the references to an owner out of all its dependents.
-    fn release(&mut self, owner: &Value) {
-        let Some(uid) = owned_uid(owner) else { return };
-        for (id, key) in self.dependents(uid) {
-            if let Some(object) = self.get(&id, &key) {
-                let mut next = object.value.clone();
-                drop_owner(&mut next, uid);
-                self.put(&id, next);
-            }
-        }
-    }
-
-    /// Lets an owner go that waited for its dependents, if none is left that it must wait for.
-    fn unblock(&mut self, uid: &str) {
-        let Some((id, key)) = self.by_uid(uid).cloned() else { return };
-        let Some(owner) = self.get(&id, &key) else { return };
-        let blocks = |object: &Value| {
-            let references = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
-            references.iter().any(|r| r["uid"] == uid && r["blockOwnerDeletion"] == true)
-        };
-        let blocked = self.dependents(uid).iter().any(|(id, key)| self.get(id, key).is_some_and(|o| blocks(&o.value)));
-        if !blocked && finalizers(&owner.value).contains(&FOREGROUND) {
-            self.drop_finalizer(&id, &owner.value, FOREGROUND);
         }
     }
 
@@ -259,7 +211,7 @@ impl Store {
         }
     }
 
-    fn drop_finalizer(&mut self, id: &GroupResource, object: &Value, finalizer: &str) {
+    pub(super) fn drop_finalizer(&mut self, id: &GroupResource, object: &Value, finalizer: &str) {
         let mut next = object.clone();
         if let Some(list) = next["metadata"]["finalizers"].as_array_mut() {
             list.retain(|entry| entry != finalizer);
@@ -276,11 +228,13 @@ fn defined(crd: &Value) -> GroupResource {
     GroupResource { group: text(&crd["spec"]["group"]), plural: text(&crd["spec"]["names"]["plural"]) }
 }
 
-fn owned_uid(object: &Value) -> Option<&str> {
+/// The UID of an object.
+pub fn owned_uid(object: &Value) -> Option<&str> {
     object["metadata"]["uid"].as_str()
 }
 
-fn finalizers(object: &Value) -> Vec<&str> {
+/// What an object's removal waits for.
+pub fn finalizers(object: &Value) -> Vec<&str> {
     let list = object["metadata"]["finalizers"].as_array().map(Vec::as_slice).unwrap_or_default();
     list.iter().filter_map(Value::as_str).collect()
 }
@@ -290,15 +244,6 @@ fn add_finalizer(object: &mut Value, finalizer: &str) {
         match object["metadata"]["finalizers"].as_array_mut() {
             Some(list) => list.push(finalizer.into()),
             None => object["metadata"]["finalizers"] = vec![finalizer].into(),
-        }
-    }
-}
-
-fn drop_owner(object: &mut Value, uid: &str) {
-    if let Some(list) = object["metadata"]["ownerReferences"].as_array_mut() {
-        list.retain(|reference| reference["uid"] != uid);
-        if list.is_empty() {
-            object["metadata"].as_object_mut().map(|metadata| metadata.remove("ownerReferences"));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::resource::{Catalog, Resource};
+use super::{openapi, scale};
 
 /// The version that the server says it has.
 const VERSION: (&str, &str) = ("1", "36");
@@ -20,7 +21,9 @@ pub fn answer(catalog: &Catalog, path: &str) -> Option<Value> {
         ["api", version] => resources(catalog, "", version),
         ["apis", group] => groups(catalog).into_iter().find(|found| found["name"] == *group),
         ["apis", group, version] => resources(catalog, group, version),
-        ["openapi", "v3"] => Some(json!({"paths": {}})),
+        ["openapi", "v3"] => Some(openapi::index(catalog)),
+        ["openapi", "v3", "api", version] => openapi::document(catalog, "", version),
+        ["openapi", "v3", "apis", group, version] => openapi::document(catalog, group, version),
         _ => None,
     }
 }
@@ -95,6 +98,12 @@ fn entries(resource: &Resource) -> Vec<Value> {
     let mut entries = vec![main];
     if resource.has_status {
         entries.push(below("status", &resource.kind, &["get", "patch", "update"]));
+    }
+    if scale::is_scalable(resource) {
+        let mut entry = below("scale", "Scale", &["get", "patch", "update"]);
+        entry["group"] = "autoscaling".into();
+        entry["version"] = "v1".into();
+        entries.push(entry);
     }
     if resource.is("", "pods") {
         entries.push(below("binding", "Binding", &["create"]));

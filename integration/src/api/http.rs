@@ -1,32 +1,23 @@
 //! From HTTP requests to the store and back. The same for sockets and for clients in this process.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use axum::body::{Body, Bytes, HttpBody};
-use futures::StreamExt;
-use http::header;
+use http::{StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use serde_json::Value;
 
-use super::delete::{Deleted, Deletion};
-use super::patch::{PatchKind, patched};
+use super::call::Call;
+use super::discovery;
 use super::represent::{Form, View};
-use super::request::{Request, Verb};
-use super::resource::Resource;
-use super::selector::Filter;
+use super::request::Request;
+use super::server::ApiServer;
 use super::status::{self, Outcome, bad_request};
-use super::store::{Key, Store};
 use super::table::Include;
-use super::watch::{Delivery, Object, line};
-use super::write::WriteOptions;
-use super::{ApiServer, apply, convert, discovery, pods};
 
 /// Largest body that is read; etcd's own limit is below that.
 const MAX_BODY: usize = 3 << 20;
 
-type Response = http::Response<Body>;
+/// What goes back.
+pub type Response = http::Response<Body>;
 
 /// Answers one request.
 pub async fn answer<B>(server: ApiServer, request: http::Request<B>) -> Response
@@ -35,20 +26,27 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     route(&server, request).await.unwrap_or_else(|status| {
-        let code = http::StatusCode::from_u16(status.code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+        let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         respond(code, status::body(&status).to_string().into())
     })
 }
 
-fn respond(code: http::StatusCode, body: Bytes) -> Response {
-    let mut response = Response::new(Body::from(body));
+/// An answer of JSON.
+pub fn respond(code: StatusCode, body: Bytes) -> Response {
+    respond_with(code, Body::from(body))
+}
+
+/// An answer of JSON that may still be in the making.
+pub fn respond_with(code: StatusCode, body: Body) -> Response {
+    let mut response = Response::new(body);
     *response.status_mut() = code;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     response
 }
 
-fn ok(body: Bytes) -> Outcome<Response> {
-    Ok(respond(http::StatusCode::OK, body))
+/// 200.
+pub fn ok(body: Bytes) -> Outcome<Response> {
+    Ok(respond(StatusCode::OK, body))
 }
 
 async fn route<B>(server: &ApiServer, request: http::Request<B>) -> Outcome<Response>
@@ -96,272 +94,4 @@ fn decode(body: &[u8], content_type: &str) -> Outcome<Value> {
         return serde_saphyr::from_str(text).map_err(|e| bad_request(format!("the body is no YAML: {e}")));
     }
     serde_json::from_slice(body).map_err(|e| bad_request(format!("the body is no JSON: {e}")))
-}
-
-/// One request on its way through.
-struct Call<'a> {
-    store: &'a mut Store,
-    request: &'a Request,
-    resource: &'a Arc<Resource>,
-    view: View,
-    content_type: &'a str,
-}
-
-impl Call<'_> {
-    fn run(&mut self, body: Value) -> Outcome<Response> {
-        let subresource = self.request.subresource.as_deref();
-        match (self.request.verb, subresource) {
-            (Verb::Get, None) => self.get(),
-            (Verb::Get, Some("status")) if self.resource.has_status => self.get(),
-            (Verb::List, None) => self.list(),
-            (Verb::Watch, None) => self.watch(),
-            (Verb::Create, None) if self.request.name.is_none() => self.create(body),
-            (Verb::Create, Some("binding")) if self.resource.is("", "pods") => {
-                pods::bind(self.store, self.resource, &self.key()?, &body)?;
-                self.done(http::StatusCode::CREATED)
-            }
-            (Verb::Create, Some("eviction")) if self.resource.is("", "pods") => {
-                let deletion = Deletion::parse(&self.request.query, &body["deleteOptions"])?;
-                self.store.delete(&self.resource.storage, &self.key()?, &deletion)?;
-                self.done(http::StatusCode::CREATED)
-            }
-            (Verb::Update, None | Some("status")) => self.update(subresource, body),
-            (Verb::Update, Some("finalize")) if self.resource.is("", "namespaces") => self.update(None, body),
-            (Verb::Patch, None | Some("status")) => self.patch(subresource, &body),
-            (Verb::Delete, None) => self.delete(&body),
-            (Verb::DeleteCollection, None) => self.delete_collection(&body),
-            (_, Some(_)) => Err(status::no_such_path()),
-            _ => Err(status::method_not_allowed()),
-        }
-    }
-
-    fn key(&self) -> Outcome<Key> {
-        let name = self.request.name.clone().ok_or_else(status::method_not_allowed)?;
-        match (&self.request.namespace, self.resource.namespaced) {
-            (Some(namespace), true) => Ok(Key { namespace: namespace.clone(), name }),
-            (None, false) => Ok(Key { namespace: String::new(), name }),
-            _ => Err(status::no_such_path()),
-        }
-    }
-
-    fn filter(&self) -> Outcome<Filter> {
-        let query = &self.request.query;
-        let namespace = self.request.namespace.as_deref();
-        let filter = Filter::parse(self.resource, namespace, query.get("labelSelector"), query.get("fieldSelector"))?;
-        Ok(match &self.request.name {
-            Some(name) => filter.named(name),
-            None => filter,
-        })
-    }
-
-    fn options(&self) -> WriteOptions {
-        let query = &self.request.query;
-        WriteOptions { dry_run: query.dry_run(), strict: query.get("fieldValidation") == Some("Strict") }
-    }
-
-    fn object(&mut self, code: http::StatusCode, object: &Object) -> Outcome<Response> {
-        Ok(respond(code, self.view.object(object)))
-    }
-
-    fn done(&self, code: http::StatusCode) -> Outcome<Response> {
-        let body =
-            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code.as_u16()});
-        Ok(respond(code, body.to_string().into()))
-    }
-
-    fn get(&mut self) -> Outcome<Response> {
-        let key = self.key()?;
-        let found = self.store.get(&self.resource.storage, &key);
-        self.object(http::StatusCode::OK, &*found.ok_or_else(|| status::not_found(&self.resource.id, &key.name))?)
-    }
-
-    fn list(&mut self) -> Outcome<Response> {
-        let query = &self.request.query;
-        let filter = self.filter()?;
-        let limit = query.number("limit")?.unwrap_or_default() as usize;
-        let (start, first_version) = match query.get("continue") {
-            Some(token) => {
-                let (key, version) = read_continue(token)?;
-                (Some(key), Some(version))
-            }
-            None => (None, None),
-        };
-        if let Some(version) = first_version {
-            // Told to list anew exactly when a watch from this version would be.
-            let _changes = self.store.since(version)?;
-        }
-        let page = self.store.list(&self.resource.storage, &filter, start.as_ref(), limit);
-        let version = first_version.unwrap_or(page.version);
-        let mut metadata = json!({"resourceVersion": version.to_string()});
-        if let Some((key, left)) = &page.rest {
-            metadata["continue"] = write_continue(key, version).into();
-            metadata["remainingItemCount"] = (*left).into();
-        }
-        ok(self.view.list(page.items.iter().map(|object| &**object), &metadata))
-    }
-
-    fn watch(&mut self) -> Outcome<Response> {
-        let query = &self.request.query;
-        let initial = query.flag("sendInitialEvents");
-        let version = query.resource_version()?.filter(|version| *version > 0 && !initial);
-        let bookmarks = query.flag("allowWatchBookmarks");
-        let filter = self.filter()?;
-        let (backlog, receiver) = match self.store.watch(&self.resource.storage, filter, version, bookmarks) {
-            Ok(found) => found,
-            // A watch that cannot begin says so in its stream.
-            Err(status) => return Ok(stream(line("ERROR", status::body(&status).to_string().as_bytes()))),
-        };
-        let end = (initial && bookmarks).then(|| self.store.version());
-        let timeout = query.timeout()?;
-        let follow = Follow { backlog: backlog.into(), end, receiver, view: self.view.clone() };
-        let events = futures::stream::unfold(follow, |mut follow| async move {
-            let line = follow.next().await?;
-            Some((Ok::<_, std::convert::Infallible>(line), follow))
-        });
-        let body = match timeout {
-            Some(timeout) => Body::from_stream(events.take_until(tokio::time::sleep(timeout))),
-            None => Body::from_stream(events),
-        };
-        let mut response = Response::new(body);
-        response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-        Ok(response)
-    }
-
-    fn create(&mut self, body: Value) -> Outcome<Response> {
-        let stored = convert::to_stored(self.resource, self.checked(body)?);
-        let namespace = self.request.namespace.as_deref();
-        let made = self.store.create(self.resource, namespace, stored, &self.options())?;
-        self.object(http::StatusCode::CREATED, &made)
-    }
-
-    /// An object of the kind and version of the path; both may be left out.
-    fn checked(&self, mut body: Value) -> Outcome<Value> {
-        if !body.is_object() {
-            return Err(bad_request("the body is no object"));
-        }
-        let (version, kind) = (self.resource.api_version(), self.resource.kind.clone());
-        for (field, wanted) in [("apiVersion", version), ("kind", kind)] {
-            match body[field].as_str() {
-                Some(found) if found != wanted => {
-                    return Err(bad_request(format!(
-                        "{field} {found:?} in the object does not fit {wanted:?} of the URL"
-                    )));
-                }
-                Some(_) => {}
-                None => body[field] = wanted.into(),
-            }
-        }
-        Ok(body)
-    }
-
-    fn update(&mut self, subresource: Option<&str>, body: Value) -> Outcome<Response> {
-        let key = self.key()?;
-        let body = convert::to_stored(self.resource, self.checked(body)?);
-        if self.resource.custom.is_some() && body["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty()
-        {
-            let missing =
-                status::FieldError::invalid("metadata.resourceVersion", "0x0", "must be specified for an update");
-            return Err(status::invalid(self.resource, &key.name, &[missing]));
-        }
-        let options = self.options();
-        let stored = self.store.update(self.resource, &key, subresource, |_| Ok(body), &options)?;
-        self.object(http::StatusCode::OK, &stored)
-    }
-
-    fn patch(&mut self, subresource: Option<&str>, body: &Value) -> Outcome<Response> {
-        let key = self.key()?;
-        let kind = PatchKind::parse(self.content_type)?;
-        let resource = self.resource.clone();
-        let options = self.options();
-        if kind == PatchKind::Apply {
-            let (code, stored) = apply::apply(self.store, &resource, &key, subresource, body, self.request, &options)?;
-            return self.object(code, &stored);
-        }
-        let change = |old: &Value| {
-            let next = patched(&resource, kind, &convert::to_shown(&resource, old), body)?;
-            Ok(convert::to_stored(&resource, next))
-        };
-        let stored = self.store.update(&resource, &key, subresource, change, &options)?;
-        self.object(http::StatusCode::OK, &stored)
-    }
-
-    fn delete(&mut self, body: &Value) -> Outcome<Response> {
-        let key = self.key()?;
-        let deletion = Deletion::parse(&self.request.query, body)?;
-        match self.store.delete(&self.resource.storage, &key, &deletion)? {
-            Deleted::Pending(object) => self.object(http::StatusCode::OK, &object),
-            Deleted::Gone(object) if self.resource.is("", "pods") => self.object(http::StatusCode::OK, &object),
-            Deleted::Gone(object) => {
-                let details = json!({
-                    "name": key.name,
-                    "group": self.resource.id.group,
-                    "kind": self.resource.id.plural,
-                    "uid": object.value["metadata"]["uid"],
-                });
-                let body = json!({
-                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
-                });
-                ok(body.to_string().into())
-            }
-        }
-    }
-
-    fn delete_collection(&mut self, body: &Value) -> Outcome<Response> {
-        let filter = self.filter()?;
-        let deletion = Deletion::parse(&self.request.query, body)?;
-        let page = self.store.list(&self.resource.storage, &filter, None, 0);
-        for object in &page.items {
-            let key = Key::of(&object.value);
-            // One may have gone with its owner, another one of this list.
-            if self.store.get(&self.resource.storage, &key).is_some() {
-                self.store.delete(&self.resource.storage, &key, &deletion)?;
-            }
-        }
-        let metadata = json!({"resourceVersion": self.store.version().to_string()});
-        ok(self.view.list(page.items.iter().map(|object| &**object), &metadata))
-    }
-}
-
-/// A watch being read.
-struct Follow {
-    backlog: VecDeque<Delivery>,
-    /// The version at which the initial events end, until that has been said.
-    end: Option<u64>,
-    receiver: mpsc::Receiver<Delivery>,
-    view: View,
-}
-
-impl Follow {
-    async fn next(&mut self) -> Option<Bytes> {
-        let delivery = match self.backlog.pop_front() {
-            Some(delivery) => delivery,
-            None => match self.end.take() {
-                Some(version) => return Some(self.view.bookmark(version, true)),
-                None => self.receiver.recv().await?,
-            },
-        };
-        Some(match delivery {
-            Delivery::Event(change, event) => self.view.event(&change, event),
-            Delivery::Bookmark(version) => self.view.bookmark(version, false),
-        })
-    }
-}
-
-fn stream(only: Bytes) -> Response {
-    respond(http::StatusCode::OK, only)
-}
-
-/// Pages after the first are read from the present state, under the version of the first page: a watch from there
-/// tells of all that changed between them.
-fn write_continue(key: &Key, version: u64) -> String {
-    format!("{version}/{}/{}", key.namespace, key.name)
-}
-
-fn read_continue(token: &str) -> Outcome<(Key, u64)> {
-    let mut parts = token.splitn(3, '/');
-    let read = (|| {
-        let version = parts.next()?.parse().ok()?;
-        Some((Key { namespace: parts.next()?.to_owned(), name: parts.next()?.to_owned() }, version))
-    })();
-    read.ok_or_else(|| bad_request("continue key is not valid"))
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use regex::Regex;
 use serde_json::{Map, Value};
 
+use super::bounds::{Bounds, shorthand};
 use super::cel::Rule;
 use super::status::FieldError;
 
@@ -45,21 +46,6 @@ pub enum ListType {
     Set,
     /// By the values of these fields.
     Map(Vec<String>),
-}
-
-#[derive(Debug, Default)]
-struct Bounds {
-    minimum: Option<f64>,
-    maximum: Option<f64>,
-    exclusive_minimum: bool,
-    exclusive_maximum: bool,
-    multiple_of: Option<f64>,
-    min_length: Option<u64>,
-    max_length: Option<u64>,
-    min_items: Option<u64>,
-    max_items: Option<u64>,
-    min_properties: Option<u64>,
-    max_properties: Option<u64>,
 }
 
 impl Schema {
@@ -105,7 +91,7 @@ impl Schema {
         let rules = schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate();
         let rules = rules
             .filter_map(|(at, rule)| {
-                let at = format!("{path}.x-kubernetes-validations[{at}].rule");
+                let at = format!("{path}.x-kubernetes-validations[{at}]");
                 Rule::compile(rule, &at).map_err(|e| errors.push(e)).ok()
             })
             .collect();
@@ -346,92 +332,6 @@ impl Schema {
     }
 }
 
-impl Bounds {
-    fn read(schema: &Value) -> Self {
-        let (real, whole) = (|name: &str| schema[name].as_f64(), |name: &str| schema[name].as_u64());
-        Self {
-            minimum: real("minimum"),
-            maximum: real("maximum"),
-            exclusive_minimum: schema["exclusiveMinimum"] == true,
-            exclusive_maximum: schema["exclusiveMaximum"] == true,
-            multiple_of: real("multipleOf"),
-            min_length: whole("minLength"),
-            max_length: whole("maxLength"),
-            min_items: whole("minItems"),
-            max_items: whole("maxItems"),
-            min_properties: whole("minProperties"),
-            max_properties: whole("maxProperties"),
-        }
-    }
-
-    fn check(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-        match value {
-            Value::Number(_) => self.check_number(value, path, errors),
-            Value::String(text) => {
-                let length = text.chars().count() as u64;
-                let chars = "chars long";
-                check_size(value, length, (self.min_length, self.max_length), chars, path, errors);
-            }
-            Value::Array(list) => {
-                let size = list.len() as u64;
-                check_size(&shorthand(value), size, (self.min_items, self.max_items), "items", path, errors);
-            }
-            Value::Object(map) => {
-                let limits = (self.min_properties, self.max_properties);
-                check_size(&shorthand(value), map.len() as u64, limits, "properties", path, errors);
-            }
-            _ => {}
-        }
-    }
-
-    fn check_number(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-        let number = value.as_f64().unwrap_or_default();
-        let mut refuse = |what: String| {
-            errors.push(FieldError::invalid(path, value, format!("{path} in body should be {what}")));
-        };
-        match self.minimum {
-            Some(least) if self.exclusive_minimum && number <= least => refuse(format!("greater than {least}")),
-            Some(least) if number < least => refuse(format!("greater than or equal to {least}")),
-            _ => {}
-        }
-        match self.maximum {
-            Some(most) if self.exclusive_maximum && number >= most => refuse(format!("less than {most}")),
-            Some(most) if number > most => refuse(format!("less than or equal to {most}")),
-            _ => {}
-        }
-        if let Some(factor) = self.multiple_of.filter(|factor| number % factor != 0.0) {
-            refuse(format!("a multiple of {factor}"));
-        }
-    }
-}
-
-fn check_size(
-    value: &Value,
-    size: u64,
-    (least, most): (Option<u64>, Option<u64>),
-    unit: &str,
-    path: &str,
-    errors: &mut Vec<FieldError>,
-) {
-    if let Some(least) = least.filter(|least| size < *least) {
-        let detail = format!("{path} in body should be at least {least} {unit}");
-        errors.push(FieldError::invalid(path, value, detail));
-    }
-    if let Some(most) = most.filter(|most| size > *most) {
-        let message = format!("Too long: may not be more than {most} {unit}");
-        errors.push(FieldError { message, ..FieldError::invalid(path, "", "") });
-    }
-}
-
-/// Compound values are named by their type in messages, as the API server does.
-fn shorthand(value: &Value) -> Value {
-    match value {
-        Value::Object(_) => "object".into(),
-        Value::Array(_) => "array".into(),
-        other => other.clone(),
-    }
-}
-
 fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -451,4 +351,125 @@ fn is_integer(value: &Value) -> bool {
 /// A field below a path.
 pub fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn compiled(schema: Value) -> Schema {
+        Schema::compile(&json!({"type": "object", "properties": {"spec": schema}}), "schema").unwrap()
+    }
+
+    fn messages(schema: &Schema, spec: Value, old: Option<Value>) -> Vec<String> {
+        let old = old.map(|old| json!({"spec": old}));
+        schema.check(&json!({"spec": spec}), old.as_ref()).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn shapes_are_refused_in_the_words_of_the_api_server() {
+        let schema = compiled(json!({
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {"type": "string", "maxLength": 3, "pattern": "^a"},
+                "count": {"type": "integer", "minimum": 1, "maximum": 4},
+                "mode": {"type": "string", "enum": ["A", "B"]},
+                "ports": {"type": "array", "items": {"x-kubernetes-int-or-string": true}},
+                "set": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"},
+                "any": {"type": "object", "additionalProperties": {"type": "boolean"}},
+            },
+        }));
+        assert_eq!(messages(&schema, json!({"name": "abc", "ports": [1, "http"], "any": {"x": true}}), None), [""; 0]);
+        assert_eq!(
+            messages(
+                &schema,
+                json!({"count": 9, "mode": "C", "ports": [1.5], "set": ["x", "x"], "any": {"x": 1}}),
+                None
+            ),
+            [
+                "spec.name: Required value",
+                "spec.any[x]: Invalid value: \"integer\": spec.any[x] in body must be of type boolean: \"integer\"",
+                "spec.count: Invalid value: 9: spec.count in body should be less than or equal to 4",
+                "spec.mode: Unsupported value: \"C\": supported values: \"A\", \"B\"",
+                "spec.ports[0]: Invalid value: \"number\": spec.ports[0] in body must be of type integer or string: \
+                 \"number\"",
+                "spec.set[1]: Duplicate value: \"x\"",
+            ]
+        );
+        assert_eq!(
+            messages(&schema, json!({"name": "bcde"}), None),
+            [
+                "spec.name: Too long: may not be more than 3 chars long",
+                "spec.name: Invalid value: \"bcde\": spec.name in body should match '^a'",
+            ]
+        );
+    }
+
+    #[test]
+    fn unknown_fields_go_and_defaults_come_also_into_defaults() {
+        let schema = compiled(json!({
+            "type": "object",
+            "properties": {
+                "inner": {
+                    "type": "object",
+                    "default": {},
+                    "properties": {"a": {"type": "integer", "default": 1}, "b": {"type": "string"}},
+                },
+                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            },
+        }));
+        let mut object = json!({"kind": "K", "metadata": {"x": 1}, "spec": {"odd": 1, "free": {"y": 2}}});
+        assert_eq!(schema.prune(&mut object), ["spec.odd"]);
+        schema.apply_defaults(&mut object);
+        assert_eq!(object, json!({"kind": "K", "metadata": {"x": 1}, "spec": {"inner": {"a": 1}, "free": {"y": 2}}}));
+    }
+
+    #[test]
+    fn rules_see_what_is_and_what_was() {
+        let schema = compiled(json!({
+            "type": "object",
+            "properties": {
+                "size": {"type": "integer", "x-kubernetes-validations": [
+                    {"rule": "self >= oldSelf", "messageExpression": "'must not fall below ' + string(oldSelf)"},
+                ]},
+                "list": {
+                    "type": "array",
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["id"],
+                    "items": {"type": "object", "properties": {"id": {"type": "string"}, "v": {"type": "number"}},
+                        "x-kubernetes-validations": [{"rule": "self.v == oldSelf.v", "message": "fixed",
+                            "reason": "FieldValueForbidden", "fieldPath": ".v"}]},
+                },
+                "my-field": {"type": "string"},
+            },
+            "x-kubernetes-validations": [
+                {"rule": "!has(self.my__dash__field) || self.my__dash__field.startsWith('x')"},
+                {"rule": "!has(self.list) || self.list.all(e, e.v < 2.5)"},
+            ],
+        }));
+        let was = json!({"size": 3, "list": [{"id": "a", "v": 1}]});
+        assert_eq!(messages(&schema, was.clone(), None), [""; 0]);
+        assert_eq!(messages(&schema, was.clone(), Some(was.clone())), [""; 0]);
+        let now = json!({"size": 2, "list": [{"id": "b", "v": 9}, {"id": "a", "v": 2}], "my-field": "y"});
+        assert_eq!(
+            messages(&schema, now, Some(was)),
+            [
+                "spec: Invalid value: \"object\": failed rule: \
+                 !has(self.my__dash__field) || self.my__dash__field.startsWith('x')",
+                "spec: Invalid value: \"object\": failed rule: !has(self.list) || self.list.all(e, e.v < 2.5)",
+                "spec.list[1].v: Forbidden: fixed",
+                "spec.size: Invalid value: 2: must not fall below 3",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_rule_that_cannot_be_read_is_an_error_of_the_crd() {
+        let schema = json!({"type": "object", "x-kubernetes-validations": [{"rule": "self."}]});
+        let errors = Schema::compile(&schema, "schema").unwrap_err();
+        assert_eq!(errors[0].path, "schema.x-kubernetes-validations[0].rule");
+    }
 }

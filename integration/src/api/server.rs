@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ::http::{HeaderValue, header};
 use jiff::Timestamp;
 use kube::core::Status;
 use serde_json::{Value, json};
@@ -59,8 +60,15 @@ impl ApiServer {
 
     /// A client in this process, without sockets. Must be called within a tokio runtime.
     pub fn client(&self) -> kube::Client {
+        self.client_as("in-process")
+    }
+
+    /// A [`Self::client`] of this `User-Agent`, by which [`Self::fail_requests`] can tell who asks.
+    pub fn client_as(&self, user_agent: &'static str) -> kube::Client {
         let server = self.clone();
-        let service = tower::service_fn(move |request: ::http::Request<kube::client::Body>| {
+        let service = tower::service_fn(move |mut request: ::http::Request<kube::client::Body>| {
+            let agent = HeaderValue::from_static(user_agent);
+            request.headers_mut().entry(header::USER_AGENT).or_insert(agent);
             let answer = http::answer(server.clone(), request);
             async move { Ok::<_, std::convert::Infallible>(answer.await) }
         });

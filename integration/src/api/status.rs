@@ -43,6 +43,11 @@ impl FieldError {
         Self { path: path.into(), message: "Required value".into(), reason: "FieldValueRequired" }
     }
 
+    /// A field that the schema does not have.
+    pub fn unknown(path: impl Into<String>) -> Self {
+        Self { path: path.into(), message: "Unknown field".into(), reason: "FieldValueForbidden" }
+    }
+
     /// A value outside the listed ones.
     pub fn unsupported(path: impl Into<String>, value: impl std::fmt::Display, supported: &[String]) -> Self {
         Self {

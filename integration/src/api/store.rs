@@ -118,8 +118,11 @@ impl Store {
     pub fn list(&self, id: &GroupResource, filter: &Filter, start: Option<&Key>, limit: usize) -> Page {
         let mut page = Page { items: Vec::new(), rest: None, version: self.version };
         let Some(collection) = self.collections.get(id) else { return page };
-        if let (Some(name), Some(namespace)) = (filter.name(), &filter.namespace) {
-            let key = Key { namespace: namespace.clone(), name: name.to_owned() };
+        // Every agent lists its own object by name: that must not cost what all agents are.
+        let clusterwide = collection.objects.keys().next().is_some_and(|key| key.namespace.is_empty());
+        let namespace = filter.namespace.clone().or(clusterwide.then(String::new));
+        if let (Some(name), Some(namespace)) = (filter.name(), namespace) {
+            let key = Key { namespace, name: name.to_owned() };
             page.items.extend(collection.objects.get(&key).filter(|o| filter.matches(&o.value)).cloned());
             return page;
         }

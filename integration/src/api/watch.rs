@@ -224,3 +224,48 @@ impl Watchers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn change(version: u64) -> Arc<Change> {
+        let object = Arc::new(Object::new(json!({"kind": "ConfigMap", "metadata": {"name": "a"}})));
+        let id = GroupResource::new("", "configmaps");
+        Arc::new(Change::new(version, EventType::Modified, id, object.clone(), Some(object)))
+    }
+
+    #[test]
+    fn a_slow_reader_gets_what_waited_for_it_and_then_the_end() {
+        let mut watchers = Watchers::default();
+        let mut slow = watchers.add(Filter::default(), false);
+        let (mut version, sent) = (0, BACKLOG as u64 + 1);
+        (1..=sent).for_each(|version| watchers.notify(&change(version)));
+        while let Some(Delivery::Event(change, _)) = slow.blocking_recv() {
+            version += 1;
+            assert_eq!(change.resource_version, version);
+        }
+        assert_eq!(version, sent - 1, "a new watch from here misses nothing");
+    }
+
+    #[test]
+    fn a_change_costs_only_those_whom_it_concerns() {
+        let mut watchers = Watchers::default();
+        let mut named = |name: &str| watchers.add(Filter::default().named(name), false);
+        let (mut a, mut b) = (named("a"), named("b"));
+        watchers.notify(&change(1));
+        assert!(a.try_recv().is_ok() && b.try_recv().is_err());
+        drop(a);
+        watchers.notify(&change(2));
+        assert_eq!(watchers.by_field["metadata.name"].len(), 1, "who left is forgotten");
+    }
+
+    #[test]
+    fn lines_are_made_once_and_shared() {
+        let change = change(1);
+        assert_eq!(change.line(EventType::Modified).as_ptr(), change.line(EventType::Modified).as_ptr());
+        assert!(change.line(EventType::Modified).starts_with(b"{\"type\":\"MODIFIED\",\"object\":{"));
+    }
+}

@@ -61,10 +61,13 @@ impl Store {
             metadata.insert("name".to_owned(), name.into());
         }
         let (uid, now) = (self.new_uid(), self.now());
+        let counted = object.get("spec").is_some();
         let metadata = metadata_of(&mut object)?;
         metadata.insert("uid".to_owned(), uid.into());
         metadata.insert("creationTimestamp".to_owned(), now.into());
-        metadata.insert("generation".to_owned(), 1.into());
+        if counted {
+            metadata.insert("generation".to_owned(), 1.into());
+        }
         if let Some(applied) = applied {
             metadata.insert("managedFields".to_owned(), applied);
         }
@@ -131,8 +134,9 @@ impl Store {
         let mut next = keep_apart(resource, subresource, &old.value, next);
         check_finalizers(resource, &old.value, &next)?;
         self.admit(resource, &mut next, Some(&old.value), options)?;
-        if differs_in_spec(&old.value, &next) {
-            let generation = old.value["metadata"]["generation"].as_i64().unwrap_or_default();
+        if let Some(generation) = old.value["metadata"]["generation"].as_i64()
+            && differs_in_spec(&old.value, &next)
+        {
             next["metadata"]["generation"] = (generation + 1).into();
         }
         // Only server-side apply changes the list of managers, and a request that changes nothing else keeps it.

@@ -1,9 +1,14 @@
 //! The embedded API server through the client that everything else uses.
 
+mod custom;
+mod deletion;
+mod reading;
+mod writing;
+
 use futures::{StreamExt, TryStreamExt};
-use heddle_core::api::{ComputeDomain, crds};
-use heddle_integration::api::{ApiServer, EventType, Options};
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use heddle_core::api::crds;
+use heddle_integration::api::{ApiServer, Options};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::core::Status;
@@ -120,99 +125,6 @@ async fn who_watches_from_a_forgotten_version_must_list_again() {
     let mut events = api.watch(&WatchParams::default(), "1").await.unwrap().boxed();
     let WatchEvent::Error(status) = events.try_next().await.unwrap().unwrap() else { panic!() };
     assert_eq!((status.code, status.reason.as_str()), (410, "Expired"));
-}
-
-#[tokio::test]
-async fn compute_domains_are_defaulted_and_guarded() {
-    let client = server().client();
-    let api = Api::<ComputeDomain>::default_namespaced(client.clone());
-    assert_eq!(refusal(api.list(&ListParams::default()).await).code, 404, "not before its CRD");
-    with_crds(&client).await;
-    let dynamic = Api::<kube::core::DynamicObject>::default_namespaced_with(
-        client,
-        &kube::core::ApiResource::erase::<ComputeDomain>(&()),
-    );
-    let cd = |name: &str, spec: Value| -> kube::core::DynamicObject {
-        object(json!({
-            "apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain",
-            "metadata": {"name": name}, "spec": spec,
-        }))
-    };
-    let template = json!({"name": "t"});
-    let made = dynamic
-        .create(&PostParams::default(), &cd("a", json!({"channel": {"resourceClaimTemplate": template}, "odd": 1})))
-        .await
-        .unwrap();
-    assert_eq!(
-        made.data["spec"],
-        json!({
-            "numNodes": 0,
-            "isolationMode": "Channel",
-            "channel": {"allocationMode": "Single", "resourceClaimTemplate": {"name": "t"}},
-        })
-    );
-
-    let wrong = json!({"channel": {"allocationMode": "All", "resourceClaimTemplate": template}});
-    let status = refusal(dynamic.create(&PostParams::default(), &cd("b", wrong)).await);
-    assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
-    let cause = &status.details.unwrap().causes[0];
-    assert_eq!((cause.field.as_str(), cause.reason.as_str()), ("spec", "FieldValueInvalid"));
-    assert!(cause.message.contains("needs isolationMode Domain"), "{}", cause.message);
-
-    let wrong = json!({"numNodes": -1, "isolationMode": "X", "channel": {"resourceClaimTemplate": {"name": ""}}});
-    let status = refusal(dynamic.create(&PostParams::default(), &cd("b", wrong)).await);
-    let fields = status.details.unwrap().causes.into_iter().map(|cause| cause.field).collect::<Vec<_>>();
-    assert_eq!(fields, ["spec.channel.resourceClaimTemplate.name", "spec.isolationMode", "spec.numNodes"]);
-
-    let patch = Patch::Merge(json!({"spec": {"numNodes": 2}}));
-    let status = refusal(dynamic.patch("a", &PatchParams::default(), &patch).await);
-    assert!(status.message.contains("spec is immutable"), "{}", status.message);
-
-    let patch = Patch::Merge(json!({"status": {"status": "Ready"}, "metadata": {"labels": {"x": "y"}}}));
-    let changed = dynamic.patch_status("a", &PatchParams::default(), &patch).await.unwrap();
-    assert_eq!(changed.data["status"]["status"], "Ready");
-    assert!(changed.labels().is_empty(), "a write to the status leaves the rest");
-    let changed = dynamic.patch("a", &PatchParams::default(), &Patch::Merge(json!({"status": null}))).await.unwrap();
-    assert_eq!(changed.data["status"]["status"], "Ready", "and the other way round");
-}
-
-#[tokio::test]
-async fn finalizers_hold_an_object_until_the_last_is_gone() {
-    let api = Api::<ConfigMap>::default_namespaced(server().client());
-    let mut held = configmap("a", "1");
-    held.metadata.finalizers = Some(vec!["x/y".into()]);
-    api.create(&PostParams::default(), &held).await.unwrap();
-    let left = api.delete("a", &DeleteParams::default()).await.unwrap().left().unwrap();
-    assert!(left.metadata.deletion_timestamp.is_some());
-    let more = Patch::Merge(json!({"metadata": {"finalizers": ["x/y", "z/z"]}}));
-    assert!(refusal(api.patch("a", &PatchParams::default(), &more).await).message.contains("no new finalizers"));
-    let none = Patch::Merge(json!({"metadata": {"finalizers": []}}));
-    api.patch("a", &PatchParams::default(), &none).await.unwrap();
-    assert_eq!(refusal(api.get("a").await).code, 404);
-}
-
-#[tokio::test]
-async fn what_an_owner_leaves_behind_goes_with_it() {
-    let server = server();
-    let client = server.client();
-    let nodes = Api::<Node>::all(client.clone());
-    let node = nodes.create(&PostParams::default(), &object(json!({"metadata": {"name": "n"}}))).await.unwrap();
-    let maps = Api::<ConfigMap>::default_namespaced(client);
-    let mut owned = configmap("a", "1");
-    owned.metadata.owner_references =
-        Some(vec![object(json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": node.uid().unwrap()}))]);
-    maps.create(&PostParams::default(), &owned).await.unwrap();
-    nodes.delete("n", &DeleteParams::default()).await.unwrap();
-    assert_eq!(refusal(maps.get("a").await).code, 404);
-
-    let mut history = server.history();
-    let mut gone = Vec::new();
-    while let Some(change) = history.try_next().unwrap() {
-        if change.event == EventType::Deleted {
-            gone.push(change.kind().to_owned());
-        }
-    }
-    assert_eq!(gone, ["Node", "ConfigMap"]);
 }
 
 #[tokio::test]
