@@ -218,7 +218,6 @@ impl DraServer {
         // here has a checkpoint there.
         let found = self.context.cdi.found()?;
         let boot_id = self.context.devices.boot_id();
-        let major = self.context.devices.channel_major();
         let mut known = BTreeSet::new();
         let mut unreadable = Vec::new();
         for (&driver, store) in &self.context.checkpoints {
@@ -226,12 +225,9 @@ impl DraServer {
             unreadable.extend(loaded.quarantined);
             unreadable.extend(loaded.newer);
             for checkpoint in loaded.checkpoints {
-                let Some(file) = cdi::file(&checkpoint)? else { continue };
-                known.insert(file.name.clone());
-                let this_boot = boot_id.as_ref() == Ok(&checkpoint.boot_id);
-                let same_major = checkpoint.channel.as_ref().is_none_or(|c| major.as_ref() == Ok(&c.major));
-                if checkpoint.state == State::Prepared && this_boot && same_major {
-                    self.context.cdi.keep(&file);
+                let this_boot = boot_id.as_ref().is_ok_and(|id| *id == checkpoint.boot_id);
+                if let Some(file) = cdi::file(&checkpoint)?.filter(|_| this_boot) {
+                    known.insert(file.name);
                 }
                 if checkpoint.state == State::Tombstone || !this_boot {
                     self.look_up_leftover(driver, checkpoint, cx);
@@ -241,14 +237,37 @@ impl DraServer {
         for name in found.difference(&known) {
             // A container may run with a claim whose checkpoint cannot be read: its file stays.
             if !unreadable.iter().any(|uid| name.contains(uid.as_str())) {
-                tracing::info!(file = name, "removed the CDI file of a claim that is not prepared");
+                tracing::info!(file = name, "removed the CDI file of a claim that is not prepared in this boot");
                 self.context.cdi.remove(name)?;
+            }
+        }
+        self.renew_files()?;
+        self.restore()
+    }
+
+    /// Sees to it that the files of all claims that are prepared in this boot are there, with the major that channels
+    /// have now: the driver may have been loaded anew.
+    fn renew_files(&self) -> Result<(), Fault> {
+        let Ok(boot_id) = self.context.devices.boot_id() else { return Ok(()) };
+        let major = self.context.devices.channel_major().ok();
+        for store in self.context.checkpoints.values() {
+            let prepared = store.load()?.checkpoints.into_iter();
+            for mut checkpoint in prepared.filter(|c| c.state == State::Prepared && c.boot_id == boot_id) {
+                let old = checkpoint.channel.as_mut().zip(major).filter(|(channel, major)| channel.major != *major);
+                if let Some((channel, major)) = old {
+                    tracing::warn!(claim = %checkpoint.claim, major, "channels have another major number now");
+                    channel.major = major;
+                    store.write(&checkpoint)?;
+                }
+                if let Some(file) = cdi::file(&checkpoint)? {
+                    self.context.cdi.keep(&file);
+                }
             }
         }
         for name in self.context.cdi.repair() {
             tracing::info!(file = name, "put back a CDI file");
         }
-        self.restore()
+        Ok(())
     }
 
     /// A claim that was cut off in its undo, or one of an earlier boot, of which nothing can run any more: the kubelet
@@ -406,7 +425,14 @@ impl Actor for DraServer {
             Message::Registered { driver, refused: Some(why) } => {
                 tracing::error!(driver = driver.name(), "the kubelet refuses the driver: {why:.500}");
             }
-            Message::Inventory(inventory) => *self.context.inventory.borrow_mut() = inventory,
+            Message::Inventory(inventory) => {
+                let before = self.context.inventory.replace(inventory);
+                if before != *self.context.inventory.borrow()
+                    && let Err(fault) = self.renew_files()
+                {
+                    tracing::warn!("the claims' files could not be looked at after a change of the driver: {fault}");
+                }
+            }
             Message::Restore => self.restore()?,
             Message::FilesChanged => self.files_changed(cx),
             Message::Leftover { driver, claim } => {

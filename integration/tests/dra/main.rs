@@ -1,0 +1,7 @@
+//! The kubelet's side of the agent over real sockets and files, against the embedded API.
+
+mod bed;
+mod claims;
+mod restart;
+mod slices;
+mod sockets;
