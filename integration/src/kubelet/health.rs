@@ -14,7 +14,7 @@ use tokio::{
 use tonic::Code;
 use tracing::{debug, info};
 
-use super::{options::Limits, plugin::Plugin};
+use super::{backoff::sleep_until, options::Limits, plugin::Plugin};
 
 /// The kubelet remembers no more devices of a driver than this.
 const MAX_DEVICES: usize = 16_384;
@@ -104,15 +104,9 @@ impl Health {
             changes.borrow_and_update();
             let now = Instant::now();
             let next = self.devices().values().map(|report| report.until).filter(|until| *until > now).min();
-            let sleep = async {
-                match next {
-                    Some(next) => time::sleep_until(next).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 _ = changes.changed() => {}
-                () = sleep => self.changed(),
+                () = sleep_until(next) => self.changed(),
             }
         }
     }

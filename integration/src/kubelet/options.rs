@@ -98,11 +98,10 @@ impl Limits {
     /// the order of things matters and the waiting does not.
     pub fn brisk() -> Self {
         Self {
-            registry_reconcile: Duration::from_millis(100),
             register_retry: (Duration::from_millis(50), Duration::from_secs(1)),
             reconnect: (Duration::from_millis(50), Duration::from_secs(1)),
             pod_retry: Duration::from_millis(200),
-            claim_reconcile: Duration::from_millis(500),
+            claim_reconcile: Duration::from_secs(1),
             crash_backoff: (Duration::from_millis(200), Duration::from_secs(5)),
             health_retry: Duration::from_millis(200),
             ..Self::default()

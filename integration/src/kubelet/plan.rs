@@ -33,22 +33,28 @@ pub fn is_sidecar(spec: &Spec) -> bool {
 }
 
 /// The pod's restart policy.
-pub fn restart_policy(spec: &PodSpec) -> &str {
+fn restart_policy(spec: &PodSpec) -> &str {
     spec.restart_policy.as_deref().unwrap_or("Always")
+}
+
+/// Whether a container that ended with `code` is started again.
+pub fn restarts(spec: &PodSpec, container: &Spec, init: bool, code: i32) -> bool {
+    match (init, restart_policy(spec)) {
+        (true, _) if is_sidecar(container) => true,
+        (_, "Never") => false,
+        (false, "Always") => true,
+        _ => code != 0,
+    }
 }
 
 /// Decides the next step.
 pub fn next(pod: &Pod, sandbox: &Sandbox, backoff: (Duration, Duration), now: Instant) -> Step {
     let Some(spec) = &pod.spec else { return Step::Finished { succeeded: false } };
-    let policy = restart_policy(spec);
     let mut wake = None;
     for init in spec.init_containers.iter().flatten() {
-        let (restart, completes) = match (is_sidecar(init), policy) {
-            (true, _) => ("Always", false),
-            (false, "Never") => ("Never", true),
-            (false, _) => ("OnFailure", true),
-        };
-        match need(sandbox.containers.get(&init.name), restart, backoff, now) {
+        let completes = !is_sidecar(init);
+        let restarts = |code| restarts(spec, init, true, code);
+        match need(sandbox.containers.get(&init.name), restarts, backoff, now) {
             Need::Start => return Step::Start(init.name.clone()),
             Need::Up(end) if completes => return Step::Wait(end),
             Need::Up(end) => wake = earliest(wake, end),
@@ -62,7 +68,8 @@ pub fn next(pod: &Pod, sandbox: &Sandbox, backoff: (Duration, Duration), now: In
     let mut succeeded = true;
     let mut all_done = true;
     for container in &spec.containers {
-        match need(sandbox.containers.get(&container.name), policy, backoff, now) {
+        let restarts = |code| restarts(spec, container, false, code);
+        match need(sandbox.containers.get(&container.name), restarts, backoff, now) {
             Need::Start => return Step::Start(container.name.clone()),
             Need::Wait(until) | Need::Up(until) => {
                 all_done = false;
@@ -78,15 +85,14 @@ fn ran(sandbox: &Sandbox, name: &str) -> bool {
     sandbox.containers.get(name).is_some_and(|record| record.exit().is_some())
 }
 
-fn need(record: Option<&Record>, restart: &str, backoff: (Duration, Duration), now: Instant) -> Need {
+fn need(record: Option<&Record>, restarts: impl Fn(i32) -> bool, backoff: (Duration, Duration), now: Instant) -> Need {
     let Some(record) = record else { return Need::Start };
     match &record.state {
         State::Waiting { retry, .. } if *retry <= now => Need::Start,
         State::Waiting { retry, .. } => Need::Wait(Some(*retry)),
         State::Running { ends, .. } => Need::Up(ends.map(|(end, _)| end)),
         State::Exited(exit) => {
-            let again = restart == "Always" || restart == "OnFailure" && exit.code != 0;
-            if !again {
+            if !restarts(exit.code) {
                 return Need::Done(exit.code);
             }
             let at = exit.at + pause(record.restarts, backoff);
@@ -96,7 +102,7 @@ fn need(record: Option<&Record>, restart: &str, backoff: (Duration, Duration), n
 }
 
 /// The first restart is immediate, later ones wait twice as long each time.
-pub fn pause(restarts: u32, (first, most): (Duration, Duration)) -> Duration {
+fn pause(restarts: u32, (first, most): (Duration, Duration)) -> Duration {
     match restarts {
         0 => Duration::ZERO,
         n => first.saturating_mul(1 << (n - 1).min(16)).min(most),

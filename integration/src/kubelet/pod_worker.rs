@@ -19,7 +19,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    backoff::jittered,
+    backoff::{jittered, sleep_until},
     create,
     events::Severity,
     life::Life,
@@ -133,9 +133,12 @@ impl Worker {
         }
     }
 
-    /// Prepares the pod's claims and makes its sandbox, or waits for the next attempt.
+    /// Prepares the pod's claims and makes its sandbox, or waits for the next attempt. The status says meanwhile that
+    /// the pod has arrived: a Prepare may take long.
     async fn create_sandbox(&mut self, pod: Arc<Pod>) {
-        match prepare(&self.life, &pod).await {
+        let life = self.life.clone();
+        let (prepared, _) = tokio::join!(prepare(&life, &pod), self.write_status(Ended::No));
+        match prepared {
             Ok(()) => {
                 let host = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
                 let machine = &self.life.machine;
@@ -276,11 +279,4 @@ fn container<'a>(pod: &'a Pod, name: &str) -> Option<(&'a Spec, bool)> {
     let spec = pod.spec.as_ref()?;
     let init = spec.init_containers.iter().flatten().map(|container| (container, true));
     init.chain(spec.containers.iter().map(|container| (container, false))).find(|(spec, _)| spec.name == name)
-}
-
-async fn sleep_until(until: Option<Instant>) {
-    match until {
-        Some(until) => time::sleep_until(until).await,
-        None => std::future::pending().await,
-    }
 }

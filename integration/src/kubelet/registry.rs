@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use super::{
     Machine,
-    backoff::Backoff,
+    backoff::{Backoff, sleep_until},
     plugins::Plugins,
     registration::{Registration, register},
 };
@@ -70,6 +70,8 @@ impl Registry {
         let mut reconcile = time::interval(self.machine.options.limits.registry_reconcile);
         reconcile.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let now = Instant::now();
+            let retry = self.failed.values().map(|(_, next)| *next).filter(|next| *next > now).min();
             tokio::select! {
                 changes = folders.next() => for change in changes {
                     match change {
@@ -78,6 +80,7 @@ impl Registry {
                     }
                 },
                 Some((socket, generation, result)) = self.attempts.next() => self.ended(socket, generation, result),
+                () = sleep_until(retry) => {}
                 _ = reconcile.tick() => {}
             }
             self.reconcile();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     claims::Claims,
     health::Health,
-    plan::is_sidecar,
+    plan::{is_sidecar, restarts},
     pod_claims,
     runtime::{Exit, Record, Sandbox, State},
 };
@@ -77,7 +77,15 @@ impl Facts<'_> {
             ("Ready", ready, not_ready),
             ("ContainersReady", ready, not_ready),
         ];
-        let conditions = conditions.map(|(kind, status, reason)| condition(old, kind, status, reason, &now));
+        let unready: Vec<_> = main.iter().filter(|status| !status.ready).map(|status| status.name.as_str()).collect();
+        let unready = format!("containers with unready status: [{}]", unready.join(" "));
+        let conditions = conditions.map(|(kind, status, reason)| {
+            let mut condition = condition(old, kind, status, reason, &now);
+            if condition.reason.as_deref() == Some("ContainersNotReady") {
+                condition.message = Some(unready.clone());
+            }
+            condition
+        });
         let others = old.conditions.iter().flatten().filter(|other| !OWN.contains(&other.type_.as_str())).cloned();
         json!({
             "phase": phase,
@@ -124,7 +132,10 @@ impl Facts<'_> {
             ..Default::default()
         };
         match record {
-            Some(record) => fill(&mut status, record, init && !is_sidecar(spec)),
+            Some(record) => {
+                fill(&mut status, record, init && !is_sidecar(spec));
+                self.back_off(&mut status, spec, init);
+            }
             None => match old.filter(|old| terminated(old).is_some()) {
                 Some(old) => return old.clone(),
                 None => status.state = Some(waiting(if init { "PodInitializing" } else { self.waiting_for() }, "")),
@@ -132,6 +143,16 @@ impl Facts<'_> {
         }
         status.allocated_resources_status = self.resources(spec);
         status
+    }
+
+    /// A container that will be started again is shown as waiting for that.
+    fn back_off(&self, status: &mut ContainerStatus, spec: &Spec, init: bool) {
+        let Some(end) = terminated(status) else { return };
+        let again = self.pod.spec.as_ref().is_some_and(|pod| restarts(pod, spec, init, end.exit_code));
+        if again && self.alive() {
+            let text = format!("back-off restarting failed container {}", spec.name);
+            status.last_state = status.state.replace(waiting("CrashLoopBackOff", &text));
+        }
     }
 
     /// Why a container has not been created yet.
@@ -247,4 +268,108 @@ fn qos(containers: &[Spec]) -> &'static str {
             limits.contains_key("cpu") && limits.contains_key("memory") && equal
         });
     if guaranteed { "Guaranteed" } else { "Burstable" }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::kubelet::{Container, runtime::Runtime, workload::Run};
+
+    fn pod(extra: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": [{"name": "main"}]},
+            "status": {"conditions": [{"type": "PodScheduled", "status": "True"}]},
+        });
+        json_patch::merge(&mut pod, &extra);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn status(pod: &Pod, sandbox: Option<&Sandbox>, ended: Ended) -> PodStatus {
+        let (claims, health) = (Claims::default(), Health::new());
+        let facts = Facts { pod, sandbox, ended, host_ip: "127.10.0.1", claims: &claims, health: &health };
+        serde_json::from_value(facts.status(Time(Timestamp::UNIX_EPOCH))).unwrap()
+    }
+
+    fn holds(status: &PodStatus, kind: &str) -> bool {
+        status.conditions.iter().flatten().any(|other| other.type_ == kind && other.status == "True")
+    }
+
+    fn sandbox(pod: &Pod) -> Runtime {
+        let runtime = Runtime::default();
+        runtime.create_sandbox("u", Arc::new(pod.clone()), "10.0.1.2".into());
+        let container = Container {
+            namespace: "ns".into(),
+            pod: "p".into(),
+            pod_uid: "u".into(),
+            name: "main".into(),
+            init: false,
+            devices: Vec::new(),
+            env: std::collections::BTreeMap::new(),
+        };
+        runtime.start("u", container, Run::Forever);
+        runtime
+    }
+
+    #[test]
+    fn a_pod_without_sandbox_is_pending_and_keeps_the_schedulers_condition() {
+        let status = status(&pod(json!({})), None, Ended::No);
+        assert_eq!(status.phase.as_deref(), Some("Pending"));
+        assert!(holds(&status, "PodScheduled") && !holds(&status, "Ready"));
+        assert!(holds(&status, "Initialized"));
+        let container = &status.container_statuses.as_ref().unwrap()[0];
+        let waiting = container.state.as_ref().unwrap().waiting.as_ref().unwrap();
+        assert_eq!(waiting.reason.as_deref(), Some("ContainerCreating"));
+    }
+
+    #[test]
+    fn a_running_pod_is_ready_and_has_its_address() {
+        let pod = pod(json!({}));
+        let status = status(&pod, sandbox(&pod).sandbox("u").as_ref(), Ended::No);
+        assert_eq!(status.phase.as_deref(), Some("Running"));
+        assert_eq!(status.pod_ip.as_deref(), Some("10.0.1.2"));
+        assert!(holds(&status, "Ready") && holds(&status, "PodReadyToStartContainers"));
+        assert_eq!(status.qos_class.as_deref(), Some("BestEffort"));
+    }
+
+    #[test]
+    fn a_crashed_container_waits_for_its_restart() {
+        let pod = pod(json!({}));
+        let runtime = sandbox(&pod);
+        runtime.crash("ns", "p", "main", 3);
+        let status = status(&pod, runtime.sandbox("u").as_ref(), Ended::No);
+        let container = &status.container_statuses.unwrap()[0];
+        let reason = container.state.as_ref().unwrap().waiting.as_ref().unwrap().reason.clone();
+        assert_eq!(reason.as_deref(), Some("CrashLoopBackOff"));
+        assert_eq!(container.last_state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code, 3);
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_while_it_stays_the_same() {
+        let then = "2020-01-01T00:00:00Z";
+        let ready = json!([{"type": "Ready", "status": "False", "lastTransitionTime": then},
+            {"type": "Initialized", "status": "False", "lastTransitionTime": then}]);
+        let status = status(&pod(json!({"status": {"conditions": ready}})), None, Ended::No);
+        let time = |kind: &str| {
+            let condition = status.conditions.iter().flatten().find(|other| other.type_ == kind).unwrap();
+            condition.last_transition_time.clone().unwrap().0
+        };
+        assert_eq!(time("Ready"), then.parse().unwrap());
+        assert_eq!(time("Initialized"), Timestamp::UNIX_EPOCH);
+    }
+
+    #[test]
+    fn a_finished_pod_is_complete() {
+        let pod = pod(json!({"spec": {"restartPolicy": "Never"}}));
+        let runtime = sandbox(&pod);
+        runtime.crash("ns", "p", "main", 0);
+        let status = status(&pod, runtime.sandbox("u").as_ref(), Ended::Finished { succeeded: true });
+        assert_eq!(status.phase.as_deref(), Some("Succeeded"));
+        let ready = status.conditions.iter().flatten().find(|other| other.type_ == "Ready").unwrap();
+        assert_eq!(ready.reason.as_deref(), Some("PodCompleted"));
+    }
 }

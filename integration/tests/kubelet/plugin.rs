@@ -54,6 +54,10 @@ pub struct Script {
     pub kind: String,
     /// Services it says to have.
     pub services: Vec<String>,
+    /// Socket it says to serve at, if not its own.
+    pub endpoint: Option<PathBuf>,
+    /// Notices that it answers with an error.
+    pub rude: usize,
     /// Request that its devices name.
     pub request_names: Vec<String>,
 }
@@ -73,6 +77,8 @@ impl Default for Script {
             no_cdi: false,
             kind: "DRAPlugin".into(),
             services: heddle_proto::SUPPORTED_VERSIONS.iter().map(|service| (*service).to_owned()).collect(),
+            endpoint: None,
+            rude: 0,
             request_names: Vec::new(),
         }
     }
@@ -81,8 +87,8 @@ impl Default for Script {
 /// A running plugin double.
 pub struct Plugin {
     pub double: Double,
-    reg: PathBuf,
-    socket: PathBuf,
+    pub reg: PathBuf,
+    pub socket: PathBuf,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -223,7 +229,7 @@ impl registration_server::Registration for Double {
         Ok(Response::new(self.get(|script| reg::PluginInfo {
             r#type: script.kind.clone(),
             name: DRIVER.into(),
-            endpoint: self.endpoint.to_string_lossy().into_owned(),
+            endpoint: script.endpoint.as_ref().unwrap_or(&self.endpoint).to_string_lossy().into_owned(),
             supported_versions: script.services.clone(),
         })))
     }
@@ -233,6 +239,10 @@ impl registration_server::Registration for Double {
         request: Request<reg::RegistrationStatus>,
     ) -> Result<Response<reg::RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
+        if self.get(|script| script.rude > 0) {
+            self.set(|script| script.rude -= 1);
+            return Err(Status::internal("not now"));
+        }
         self.set(|script| script.notices.push((status.plugin_registered, status.error)));
         Ok(Response::new(reg::RegistrationStatusResponse {}))
     }

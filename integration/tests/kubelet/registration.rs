@@ -123,43 +123,35 @@ async fn the_newest_connected_instance_is_called() {
 
 #[tokio::test]
 async fn slices_of_the_node_are_wiped_at_start_and_after_the_plugin_is_gone() {
-    let limits = Limits { wipe_delay: Duration::from_millis(100), ..Limits::brisk() };
-    let world = World::with(limits);
-    let plugin = Plugin::start(&world.paths, "a");
-    plugin.double.until(|script| script.notices.len() == 1).await;
-    while world.kubelet.counts().wipes == 0 {
-        tokio::task::yield_now().await;
-    }
+    let world = World::with(Limits { wipe_delay: Duration::from_millis(100), ..Limits::brisk() });
+    world.kubelet.stop().await;
     world.slice("here", Some(NODE)).await;
     world.slice("elsewhere", Some("n2")).await;
     world.slice("everywhere", None).await;
-    plugin.stop(true);
-    while world.slices().await.len() == 3 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(world.slices().await, ["elsewhere", "everywhere"]);
-    world.slice("again", Some(NODE)).await;
     world.kubelet.restart().await;
-    while world.slices().await.len() == 3 {
-        tokio::task::yield_now().await;
-    }
+    world.slice_gone("here").await;
+    let plugin = Plugin::start(&world.paths, "a");
+    plugin.double.until(|script| script.notices.len() == 1).await;
+    world.slice("here", Some(NODE)).await;
+    plugin.stop(true);
+    world.slice_gone("here").await;
     assert_eq!(world.slices().await, ["elsewhere", "everywhere"]);
 }
 
 #[tokio::test]
 async fn slices_stay_when_the_plugin_is_back_in_time() {
     let world = World::with(Limits { wipe_delay: Duration::from_secs(3600), ..Limits::brisk() });
+    world.kubelet.stop().await;
+    world.slice("old", Some(NODE)).await;
+    world.kubelet.restart().await;
+    world.slice_gone("old").await;
     let plugin = Plugin::start(&world.paths, "a");
     plugin.double.until(|script| script.notices.len() == 1).await;
-    while world.kubelet.counts().wipes == 0 {
-        tokio::task::yield_now().await;
-    }
     world.slice("here", Some(NODE)).await;
     plugin.stop(true);
     let plugin = Plugin::start(&world.paths, "a");
     plugin.double.until(|script| script.notices.len() == 1).await;
     assert_eq!(world.slices().await, ["here"]);
-    assert_eq!(world.kubelet.counts().wipes, 1);
 }
 
 #[tokio::test]
@@ -173,4 +165,44 @@ async fn a_plugin_that_speaks_only_the_older_version_is_called_by_it() {
     let text = world.event("p1", "FailedPrepareDynamicResources", "rpc error").await;
     assert!(text.contains("code = Unimplemented"), "{text}");
     assert_eq!(plugin.double.get(|script| script.prepares.len()), 0);
+}
+
+#[tokio::test]
+async fn one_instance_cannot_take_over_anothers_endpoint() {
+    let world = World::new();
+    let first = Plugin::start(&world.paths, "a");
+    first.double.until(|script| script.notices.len() == 1).await;
+    let script = Script { endpoint: Some(first.socket.clone()), ..Script::default() };
+    let second = Plugin::with(&world.paths, "b", script);
+    second.double.until(|script| !script.notices.is_empty()).await;
+    let (registered, text) = second.double.get(|script| script.notices[0].clone());
+    assert!(!registered && text.contains("already registered for DRA driver plugin"), "{text}");
+}
+
+#[tokio::test]
+async fn a_plugin_that_does_not_take_the_good_news_is_not_registered_until_it_does() {
+    let world = World::new();
+    let plugin = Plugin::with(&world.paths, "a", Script { rude: 1, ..Script::default() });
+    plugin.double.until(|script| !script.notices.is_empty()).await;
+    // Had the first registration stood, the second would have been refused.
+    assert_eq!(plugin.double.get(|script| script.notices[0].clone()), (true, String::new()));
+    assert_eq!(plugin.double.get(|script| script.rude), 0);
+}
+
+#[tokio::test]
+async fn a_service_socket_that_listens_late_is_found() {
+    let world = World::new();
+    let late = Plugin::start(&world.paths, "late");
+    late.double.until(|script| script.notices.len() == 1).await;
+    let (socket, aside) = (late.socket.clone(), late.socket.with_extension("aside"));
+    std::fs::rename(&socket, &aside).unwrap();
+    world.kubelet.restart().await;
+    late.double.until(|script| script.notices.len() == 2).await;
+    world.claim("c1").await;
+    world.pod("p1", &["c1"], json!({})).await;
+    let text = world.event("p1", "FailedPrepareDynamicResources", "rpc error").await;
+    assert!(text.contains("code = Unavailable desc = connection error"), "{text}");
+    std::fs::rename(&aside, &socket).unwrap();
+    world.running("p1").await;
+    assert_eq!(late.double.get(|script| script.prepares.len()), 1);
 }

@@ -163,6 +163,11 @@ impl World {
         slices.create(&PostParams::default(), &slice).await.unwrap();
     }
 
+    pub async fn slice_gone(&self, name: &str) {
+        let slices: Api<ResourceSlice> = Api::all(self.client.clone());
+        await_condition(slices, name, |slice: Option<&ResourceSlice>| slice.is_none()).await.unwrap();
+    }
+
     pub async fn slices(&self) -> Vec<String> {
         let slices: Api<ResourceSlice> = Api::all(self.client.clone());
         let list = slices.list(&ListParams::default()).await.unwrap();
