@@ -141,14 +141,21 @@ impl ImexSupervisor {
                 self.see(*state);
             }
             Stepped::Refused(config) => self.sent = Sent::Refused(*config),
-            // The allocator has said so to us as well, or has changed its mind since.
-            Stepped::Held(why) => tracing::info!("the IMEX daemon cannot be switched yet: {why}"),
+            // The allocator has said so unasked too, or will say when it has changed its mind.
+            Stepped::Held(why) => {
+                tracing::info!("the IMEX daemon cannot be switched yet: {why}");
+                self.pause(cx);
+            }
             Stepped::Failed(why) => {
                 tracing::warn!("the IMEX runner refused its domain: {why}");
-                self.busy = Some(Busy::Harmless);
-                cx.after(RETRY, Message::Again);
+                self.pause(cx);
             }
         }
+    }
+
+    fn pause(&mut self, cx: &mut Cx<'_, Self>) {
+        self.busy = Some(Busy::Harmless);
+        cx.after(RETRY, Message::Again);
     }
 
     /// Takes the runner's word, unless it is older than one known: requests and the watch answer side by side.

@@ -1,0 +1,329 @@
+//! The IMEX supervisor with a real runner whose daemon is a script; the test plays node link and allocator.
+
+mod stand_in;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_actors::channel_allocator::{self, Ready};
+use heddle_actors::imex_supervisor::{ImexSupervisor, Message, Settings};
+use heddle_actors::node_link::DomainView;
+use heddle_actors::runner;
+use heddle_actors::runtime::{Actor, Addr, Cx, Runtime, Scope, Spec, block_on};
+use heddle_actors::slice_publisher::Usable;
+use heddle_core::api::{DaemonStatus, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, IMEXNodeSpec, Member};
+use heddle_core::clique::CliqueId;
+use heddle_core::fault::Fault;
+use heddle_core::inventory::{Fabric, Inventory};
+use heddle_proto::runner::runner_client::RunnerClient;
+use heddle_proto::runner::{GetRequest, State};
+use stand_in::{alive, root, settings};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tonic::transport::Endpoint;
+
+/// The allocator's part that matters here: whether the daemon may be ended.
+struct Allocator(Rc<RefCell<Result<(), String>>>, Rc<Cell<u32>>);
+
+impl Actor for Allocator {
+    const KIND: &'static str = "Allocator";
+    type Message = channel_allocator::Message;
+
+    fn handle(&mut self, message: Self::Message, _: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        if let channel_allocator::Message::Suspend { reply } = message {
+            self.1.set(self.1.get() + 1);
+            reply.send(self.0.borrow().clone());
+        }
+        Ok(())
+    }
+}
+
+struct Rig {
+    root: tempfile::TempDir,
+    runtime: Runtime,
+    scope: Scope,
+    supervisor: Addr<Message>,
+    ready: watch::Receiver<Option<Ready>>,
+    status: watch::Receiver<DaemonStatus>,
+    usable: watch::Receiver<Option<Usable>>,
+    /// The allocator's answer to a question, and how often it was asked.
+    permit: Rc<RefCell<Result<(), String>>>,
+    asked: Rc<Cell<u32>>,
+}
+
+fn clique() -> CliqueId {
+    "0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.7".parse().unwrap()
+}
+
+/// Node `n1` as member `index` of `domain`, with as many others.
+fn view(domain: &str, index: u32, others: u32) -> DomainView {
+    let member = |index: u32, address: String| Member { index, address, away: false };
+    let mut members: BTreeMap<_, _> =
+        (0..others).map(|n| (format!("other{n}"), member(10 + n, format!("10.0.0.{}", n + 2)))).collect();
+    members.insert("n1".to_owned(), member(index, "127.0.0.1".into()));
+    let spec = IMEXDomainSpec { clique: clique().to_string(), max_members: 18, members, ..Default::default() };
+    DomainView {
+        node: Arc::new(IMEXNode::new("n1", IMEXNodeSpec { domain: Some(domain.into()), fence: None })),
+        domain: Some(Arc::new(IMEXDomain::new(domain, spec))),
+    }
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (runtime, root) = (Runtime::new(), root());
+        let scope = runtime.root().child("agent");
+        let permit = Rc::new(RefCell::new(Ok(())));
+        let asked = Rc::default();
+        let mut rig = Self {
+            supervisor: supervise(&scope, &root, &permit, &asked).0,
+            ready: watch::channel(None).1,
+            status: watch::channel(DaemonStatus::default()).1,
+            usable: watch::channel(None).1,
+            root,
+            runtime,
+            scope,
+            permit,
+            asked,
+        };
+        rig.restart_agent();
+        rig
+    }
+
+    /// A new agent in the place of the old one.
+    fn restart_agent(&mut self) {
+        self.scope.stop();
+        self.scope = self.runtime.root().child("agent");
+        let (supervisor, ready, status, usable) = supervise(&self.scope, &self.root, &self.permit, &self.asked);
+        (self.supervisor, self.ready, self.status, self.usable) = (supervisor, ready, status, usable);
+        self.fabric(Fabric::Ready(clique()));
+        self.may_switch(Ok(()));
+    }
+
+    fn fabric(&self, fabric: Fabric) {
+        self.supervisor.tell(Message::Inventory(Inventory { fabric, ..Default::default() }));
+    }
+
+    /// What the allocator says unasked.
+    fn may_switch(&self, may: Result<(), &str>) {
+        self.supervisor.tell(Message::MaySwitch(may.map_err(Into::into)));
+    }
+
+    fn see(&self, view: DomainView) {
+        self.supervisor.tell(Message::View(view));
+    }
+
+    fn start_runner(&self) -> Running {
+        let (end, ends) = oneshot::channel::<()>();
+        let run = runner::run(settings(self.root.path()), async {
+            let _ = ends.await;
+        });
+        Running { end, run: tokio::spawn(run) }
+    }
+
+    async fn until_ready_in(&mut self, domain: &str) {
+        self.ready.wait_for(|ready| ready.as_ref().is_some_and(|ready| ready.as_deref() == Ok(domain))).await.unwrap();
+    }
+
+    async fn until_not_ready(&mut self, says: &str) -> String {
+        let fits = |ready: &Option<Ready>| matches!(ready, Some(Err(why)) if why.contains(says));
+        self.ready.wait_for(fits).await.unwrap().clone().unwrap().unwrap_err()
+    }
+
+    async fn runner_state(&self) -> State {
+        let endpoint = format!("unix://{}", self.root.path().join("run/runner.sock").display());
+        let channel = Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap();
+        RunnerClient::new(channel).get(GetRequest {}).await.unwrap().into_inner()
+    }
+
+    fn starts(&self) -> usize {
+        fs::read_to_string(self.root.path().join("calls")).unwrap_or_default().matches("start").count()
+    }
+}
+
+struct Running {
+    end: oneshot::Sender<()>,
+    run: JoinHandle<Result<(), Fault>>,
+}
+
+impl Running {
+    async fn stop(self) {
+        self.end.send(()).unwrap();
+        self.run.await.unwrap().unwrap();
+    }
+}
+
+type Heard =
+    (Addr<Message>, watch::Receiver<Option<Ready>>, watch::Receiver<DaemonStatus>, watch::Receiver<Option<Usable>>);
+
+fn supervise(
+    scope: &Scope,
+    root: &tempfile::TempDir,
+    permit: &Rc<RefCell<Result<(), String>>>,
+    asked: &Rc<Cell<u32>>,
+) -> Heard {
+    let (say_ready, ready) = watch::channel(None);
+    let (say_status, status) = watch::channel(DaemonStatus::default());
+    let (say_usable, usable) = watch::channel(None);
+    let (permit, asked) = (permit.clone(), asked.clone());
+    let allocator = scope.supervise(Spec::default(), move || Ok(Allocator(permit.clone(), asked.clone())));
+    let settings = Settings {
+        socket: root.path().join("run/runner.sock"),
+        allocator,
+        status: Rc::new(move |status| drop(say_status.send(status))),
+        ready: Rc::new(move |ready| drop(say_ready.send(Some(ready)))),
+        usable: Rc::new(move |usable| drop(say_usable.send(Some(usable)))),
+    };
+    let supervisor = scope.supervise(Spec::default(), move || Ok(ImexSupervisor::new(settings.clone())));
+    (supervisor, ready, status, usable)
+}
+
+fn run(test: impl Future<Output = ()>) {
+    block_on(async { tokio::time::timeout(Duration::from_secs(30), test).await.expect("the test hangs") });
+}
+
+#[test]
+fn a_node_comes_up_whatever_starts_first() {
+    run(async {
+        let mut rig = Rig::new();
+        rig.see(view("d", 1, 2));
+        let why = rig.until_not_ready("cannot be reached").await;
+        assert!(why.contains("runner.sock"), "{why}");
+        let runner = rig.start_runner();
+        rig.until_ready_in("d").await;
+        let status = rig.status.wait_for(|status| status.state == "READY").await.unwrap().clone();
+        assert_eq!((status.domain.as_deref(), status.index, status.message), (Some("d"), Some(1), None));
+        assert!(status.since.parse::<jiff::Timestamp>().is_ok());
+        let usable = rig.usable.wait_for(|u| u.as_ref().is_some_and(|u| u.usable)).await.unwrap().clone().unwrap();
+        assert_eq!((usable.domain.as_deref(), usable.kind), (Some("d"), Some(DomainKind::Shared)));
+        assert_eq!(rig.asked.get(), 0, "nobody is asked for what disturbs nobody");
+
+        // Another member disturbs nobody either.
+        rig.see(view("d", 1, 3));
+        loop {
+            if fs::read_to_string(rig.root.path().join("run/hosts")).unwrap().contains("10.0.0.4 ") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!((rig.starts(), rig.asked.get()), (1, 0));
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn the_end_of_an_agent_is_not_the_end_of_the_daemon() {
+    run(async {
+        let mut rig = Rig::new();
+        let runner = rig.start_runner();
+        rig.see(view("d", 1, 0));
+        rig.until_ready_in("d").await;
+        let before = rig.runner_state().await;
+        rig.restart_agent();
+        assert!(alive(before.daemon_pid));
+        rig.may_switch(Err("3 claims are prepared on this node"));
+        rig.see(view("d", 1, 0));
+        rig.until_ready_in("d").await;
+        let after = rig.runner_state().await;
+        assert_eq!((after.daemon_pid, after.starts), (before.daemon_pid, 1));
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn a_switch_waits_for_the_claims_and_for_the_allocators_word() {
+    run(async {
+        let mut rig = Rig::new();
+        let runner = rig.start_runner();
+        rig.see(view("d", 1, 0));
+        rig.until_ready_in("d").await;
+        let before = rig.runner_state().await.daemon_pid;
+
+        rig.may_switch(Err("1 claims are prepared on this node"));
+        rig.see(view("e", 1, 0));
+        rig.until_not_ready("still serves domain d").await;
+        assert_eq!((rig.asked.get(), rig.starts()), (0, 1));
+
+        // It says that it may, and is of another opinion when it is asked.
+        *rig.permit.borrow_mut() = Err("a claim has come".into());
+        rig.may_switch(Ok(()));
+        while rig.asked.get() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        rig.may_switch(Err("a claim has come"));
+        assert!(alive(before));
+        *rig.permit.borrow_mut() = Ok(());
+        rig.may_switch(Ok(()));
+        rig.until_ready_in("e").await;
+        assert!(!alive(before));
+        assert_eq!(rig.starts(), 2);
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn a_node_that_is_in_no_domain_ends_its_daemon() {
+    run(async {
+        let mut rig = Rig::new();
+        let runner = rig.start_runner();
+        rig.see(view("d", 1, 0));
+        rig.until_ready_in("d").await;
+        let pid = rig.runner_state().await.daemon_pid;
+        rig.see(DomainView { node: Arc::new(IMEXNode::new("n1", IMEXNodeSpec::default())), domain: None });
+        rig.until_not_ready("not assigned").await;
+        while rig.runner_state().await.daemon_state != "DOWN" {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert!(!alive(pid));
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn a_daemon_that_is_another_member_is_not_ready() {
+    run(async {
+        let mut rig = Rig::new();
+        let runner = rig.start_runner();
+        rig.see(view("d", 0, 0));
+        rig.until_not_ready("says it is member 1").await;
+        let status = rig.status.wait_for(|status| status.state == "READY").await.unwrap().clone();
+        assert_eq!(status.index, Some(1), "its own word is reported");
+        assert!(status.message.unwrap().contains("member 0"));
+        assert!(rig.usable.wait_for(Option::is_some).await.unwrap().as_ref().is_some_and(|usable| !usable.usable));
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn a_runner_that_goes_and_returns_is_found_again() {
+    run(async {
+        let mut rig = Rig::new();
+        let runner = rig.start_runner();
+        rig.see(view("d", 1, 0));
+        rig.until_ready_in("d").await;
+        runner.stop().await;
+        rig.until_not_ready("cannot be reached").await;
+        let status = rig.status.wait_for(|status| status.state == "UNAVAILABLE").await.unwrap().clone();
+        assert_eq!(status.domain.as_deref(), Some("d"), "what was known last stays");
+        let runner = rig.start_runner();
+        rig.until_ready_in("d").await;
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn a_node_without_fabric_can_be_used_without_a_daemon() {
+    run(async {
+        let mut rig = Rig::new();
+        rig.fabric(Fabric::None);
+        rig.usable.wait_for(|usable| usable.as_ref().is_some_and(|usable| usable.usable)).await.unwrap();
+        rig.fabric(Fabric::Unhealthy("degraded".into()));
+        let sick =
+            |usable: &Option<Usable>| usable.as_ref().is_some_and(|u| !u.usable && u.reason.contains("degraded"));
+        rig.usable.wait_for(sick).await.unwrap();
+    });
+}
