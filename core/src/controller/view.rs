@@ -179,17 +179,20 @@ impl View {
         }
     }
 
-    /// What is wrong with nodes of a clique, as its last decision found.
-    pub fn set_problems(&mut self, clique: &str, problems: BTreeMap<String, Fault>) {
+    /// What is wrong with nodes of a clique, as its last decision found; returns what is new.
+    pub fn set_problems(&mut self, clique: &str, problems: BTreeMap<String, Fault>) -> Vec<(String, Fault)> {
         let before = self.problems.remove(clique).unwrap_or_default();
         for node in before.keys().chain(problems.keys()) {
             if before.get(node) != problems.get(node) {
                 self.touch_cds_on(node);
             }
         }
+        let new = problems.iter().filter(|(node, fault)| before.get(*node) != Some(fault));
+        let new = new.map(|(node, fault)| (node.clone(), fault.clone())).collect();
         if !problems.is_empty() {
             self.problems.insert(clique.into(), problems);
         }
+        new
     }
 
     /// Marks everything, after the first sync.
@@ -222,7 +225,8 @@ impl View {
         }
     }
 
-    fn touch_template(&mut self, key: &TemplateKey) {
+    /// Marks the ComputeDomains that want this template.
+    pub fn touch_template(&mut self, key: &TemplateKey) {
         if let Some(uid) = self.templates.get(key).and_then(template_owner) {
             self.dirty.cds.insert(uid.into());
         }

@@ -1,0 +1,251 @@
+//! The DomainController decides for ComputeDomains, cliques and nodes what to write, and writes it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use heddle_core::controller::{self, Dirty, Kind, TemplateKey, View, Write};
+use heddle_core::fault::Fault;
+use kube::Client;
+use tokio::time::Instant;
+
+use super::bucket::Buckets;
+use super::effects::Effects;
+use super::metrics::ControllerMetrics;
+use super::retries::{Key, Retries};
+use super::watches::{Shared, watches};
+use crate::runtime::{self, Actor, Cx, Overflow};
+
+/// Changes that come within this time are decided together.
+const GATHER: Duration = Duration::from_millis(10);
+/// Writes under way at a time.
+const CONCURRENT: usize = 16;
+/// One watch may be behind another for a moment; what still contradicts itself after this is examined.
+const SUSPICION: Duration = Duration::from_secs(2);
+/// What was examined and still contradicts itself needs a person.
+const EXAMINED: Duration = Duration::from_secs(60);
+/// A foreign template in the way carries no label of ours, so no watch tells when it goes.
+const RECHECK: Duration = Duration::from_secs(15);
+
+/// Owns the view of the cluster. One pass at a time: all writes of a pass have ended before the next is decided.
+pub struct DomainController {
+    client: Client,
+    effects: Effects,
+    view: Shared,
+    unsynced: BTreeSet<Kind>,
+    pass: Pass,
+    buckets: Buckets,
+    retries: Retries,
+    suspects: BTreeMap<String, Instant>,
+    rechecks: BTreeSet<TemplateKey>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pass {
+    Idle,
+    Scheduled,
+    Running,
+}
+
+/// What the DomainController is told.
+#[derive(Debug)]
+pub enum Message {
+    /// A watch has listed everything once.
+    Synced(Kind),
+    /// The view has changed.
+    Changed,
+    /// Decide now.
+    Decide,
+    /// The writes of a pass have ended; these decisions had one that failed.
+    Done(Vec<(Key, bool)>),
+    /// Decide these anew.
+    Touch(Box<Dirty>),
+    /// Look whether a foreign template still stands in the way.
+    Recheck(TemplateKey),
+}
+
+impl runtime::Message for Message {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Synced(_) => "synced",
+            Self::Changed => "changed",
+            Self::Decide => "decide",
+            Self::Done(_) => "done",
+            Self::Touch(_) => "touch",
+            Self::Recheck(_) => "recheck",
+        }
+    }
+
+    fn overflow(&self) -> Overflow {
+        match self {
+            Self::Changed | Self::Decide => Overflow::Replace,
+            _ => Overflow::Reject,
+        }
+    }
+}
+
+impl DomainController {
+    /// A controller that knows nothing yet.
+    pub fn new(client: Client, metrics: ControllerMetrics) -> Self {
+        let view: Shared = Rc::new(RefCell::new(View::default()));
+        Self {
+            effects: Effects::new(client.clone(), view.clone(), metrics),
+            client,
+            view,
+            unsynced: Kind::ALL.into(),
+            pass: Pass::Idle,
+            buckets: Buckets::default(),
+            retries: Retries::default(),
+            suspects: BTreeMap::new(),
+            rechecks: BTreeSet::new(),
+        }
+    }
+}
+
+impl Actor for DomainController {
+    const KIND: &'static str = "DomainController";
+    type Message = Message;
+
+    fn started(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        for (name, watch) in watches(&self.client, &self.view, &cx.address()) {
+            cx.spawn(name, watch);
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        match message {
+            Message::Synced(kind) => self.synced(kind, cx),
+            Message::Changed => self.schedule(cx),
+            Message::Decide => self.decide(cx),
+            Message::Done(outcomes) => self.done(outcomes, cx),
+            Message::Touch(dirty) => {
+                self.view.borrow_mut().dirty.merge(*dirty);
+                self.schedule(cx);
+            }
+            Message::Recheck(key) => {
+                self.rechecks.remove(&key);
+                let effects = self.effects.clone();
+                cx.spawn_then("recheck-template", async move { effects.recheck(key).await }, |()| Message::Changed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DomainController {
+    fn synced(&mut self, kind: Kind, cx: &mut Cx<'_, Self>) {
+        if self.unsynced.remove(&kind) && self.unsynced.is_empty() {
+            self.view.borrow_mut().touch_all();
+            tracing::info!("the controller knows the cluster");
+            cx.ready();
+        }
+        self.schedule(cx);
+    }
+
+    fn schedule(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.unsynced.is_empty() && self.pass == Pass::Idle && !self.view.borrow().dirty.is_empty() {
+            self.pass = Pass::Scheduled;
+            cx.after(GATHER, Message::Decide);
+        }
+    }
+
+    fn decide(&mut self, cx: &mut Cx<'_, Self>) {
+        let dirty = std::mem::take(&mut self.view.borrow_mut().dirty);
+        let mut work: Vec<(Key, Write)> = Vec::new();
+        let mut problems = Vec::new();
+        {
+            let view = self.view.borrow();
+            let now = jiff::Timestamp::now().to_string();
+            for uid in &dirty.cds {
+                let writes = controller::compute_domain(&view, uid, &now);
+                work.extend(writes.into_iter().map(|write| (Key::Cd(uid.clone()), write)));
+            }
+            for clique in &dirty.cliques {
+                let plan = controller::clique(&view, clique);
+                problems.push((clique.clone(), plan.problems));
+                work.extend(plan.writes.into_iter().map(|write| (Key::Clique(clique.clone()), write)));
+            }
+            for node in &dirty.nodes {
+                work.extend(controller::node(&view, node).map(|write| (Key::Node(node.clone()), write)));
+            }
+        }
+        for (clique, problems) in problems {
+            let new = self.view.borrow_mut().set_problems(&clique, problems);
+            for (node, fault) in new {
+                tracing::warn!(node, reason = fault.reason, "{fault}");
+                let effects = self.effects.clone();
+                cx.spawn("node-event", async move { effects.note_node(&node, &fault).await });
+            }
+        }
+        let now = Instant::now();
+        work.retain(|(key, write)| self.is_due(key, write, now, cx));
+        self.buckets.forget_idle(now);
+        if work.is_empty() {
+            self.pass = Pass::Idle;
+            return self.schedule(cx);
+        }
+        self.pass = Pass::Running;
+        let effects = self.effects.clone();
+        let run = async move {
+            let tasks = futures::stream::iter(work.into_iter().map(|(key, write)| {
+                let effects = effects.clone();
+                async move { (key, effects.run(write).await) }
+            }));
+            tasks.buffer_unordered(CONCURRENT).collect::<Vec<_>>().await
+        };
+        cx.spawn_then("writes", run, Message::Done);
+    }
+
+    /// Whether the write is to be made in this pass; if it is not, its decision is made again later.
+    fn is_due(&mut self, key: &Key, write: &Write, now: Instant, cx: &mut Cx<'_, Self>) -> bool {
+        match write {
+            Write::Status { cd, .. } => self.has_turn(cd.uid(), key, now, cx),
+            Write::Domain(domain) if domain.members.is_none() && !domain.changes_channels() => {
+                let name = domain.domain.metadata.name.as_deref().unwrap_or_default();
+                self.has_turn(name, key, now, cx)
+            }
+            Write::RecheckTemplate(template) => {
+                if self.rechecks.insert(template.clone()) {
+                    cx.after(RECHECK, Message::Recheck(template.clone()));
+                }
+                false
+            }
+            Write::Examine { domain, .. } => {
+                let due = *self.suspects.entry(domain.clone()).or_insert(now + SUSPICION);
+                if due <= now {
+                    self.suspects.insert(domain.clone(), now + EXAMINED);
+                    return true;
+                }
+                cx.after(due - now, Message::Touch(Box::new(key.dirty())));
+                false
+            }
+            _ => true,
+        }
+    }
+
+    fn has_turn(&mut self, name: &str, key: &Key, now: Instant, cx: &mut Cx<'_, Self>) -> bool {
+        match self.buckets.take(name, now) {
+            Ok(()) => true,
+            Err(pause) => {
+                cx.after(pause, Message::Touch(Box::new(key.dirty())));
+                false
+            }
+        }
+    }
+
+    fn done(&mut self, outcomes: Vec<(Key, bool)>, cx: &mut Cx<'_, Self>) {
+        self.pass = Pass::Idle;
+        let failed: BTreeSet<Key> = outcomes.iter().filter(|(_, ok)| !ok).map(|(key, _)| key.clone()).collect();
+        for key in outcomes.iter().map(|(key, _)| key).filter(|key| !failed.contains(key)) {
+            self.retries.succeeded(key);
+        }
+        for key in failed {
+            let pause = self.retries.failed(&key);
+            cx.after(pause, Message::Touch(Box::new(key.dirty())));
+        }
+        self.schedule(cx);
+    }
+}

@@ -1,0 +1,53 @@
+use heddle_core::controller::{Cd, Note};
+use heddle_core::fault::Fault;
+use heddle_core::names;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType};
+
+use super::Effects;
+
+/// What the API takes for an Event's note.
+const LONGEST: usize = 1000;
+
+impl Effects {
+    /// An Event about a ComputeDomain. Repetitions are counted on the first one.
+    pub(super) async fn note(&self, cd: &Cd, note: Note) {
+        let reference = ObjectReference {
+            api_version: Some(names::COMPUTE_DOMAIN_API_VERSION.into()),
+            kind: Some("ComputeDomain".into()),
+            namespace: Some(cd.reference.namespace.clone()),
+            name: Some(cd.reference.name.clone()),
+            uid: Some(cd.reference.uid.clone()),
+            ..Default::default()
+        };
+        self.publish(&reference, note.warning, note.reason, note.message).await;
+    }
+
+    /// An Event about a Node that cannot serve its clique.
+    pub async fn note_node(&self, node: &str, fault: &Fault) -> Result<(), Fault> {
+        let reference = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Node".into()),
+            name: Some(node.into()),
+            // Where kubectl looks for a node's Events.
+            uid: Some(node.into()),
+            ..Default::default()
+        };
+        self.publish(&reference, true, fault.reason.into(), fault.message.clone()).await;
+        Ok(())
+    }
+
+    /// An Event that cannot be written is no reason to do anything again.
+    async fn publish(&self, reference: &ObjectReference, warning: bool, reason: String, message: String) {
+        let event = Event {
+            type_: if warning { EventType::Warning } else { EventType::Normal },
+            reason,
+            note: Some(message.chars().take(LONGEST).collect()),
+            action: "Reconcile".into(),
+            secondary: None,
+        };
+        if let Err(error) = self.recorder.publish(&event, reference).await {
+            tracing::warn!(object = reference.name, reason = event.reason, "an Event could not be written: {error}");
+        }
+    }
+}

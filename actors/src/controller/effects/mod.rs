@@ -1,0 +1,159 @@
+//! The writes of the controller, each guarded by the copies that it was decided on.
+
+mod compute_domain;
+mod domain;
+mod events;
+mod node;
+mod template;
+
+use std::time::Duration;
+
+use heddle_core::api::{IMEXDomain, IMEXNode};
+use heddle_core::controller::Write;
+use heddle_core::names;
+use kube::api::{Api, DynamicObject, PatchParams, PostParams};
+use kube::runtime::events::{Recorder, Reporter};
+use kube::{Client, Resource};
+
+use super::metrics::{ControllerMetrics, Outcome};
+use super::watches::{Shared, Watched, compute_domain_resource};
+use crate::runtime::progress;
+
+/// One write with its reads. Without it a lost connection would hold up every later pass.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// Makes writes and puts what the API answers into the view, so that the next decision is not made on an old copy.
+#[derive(Clone)]
+pub struct Effects {
+    client: Client,
+    view: Shared,
+    recorder: Recorder,
+    metrics: ControllerMetrics,
+}
+
+type Done = Result<(), kube::Error>;
+
+impl Effects {
+    /// Effects of one incarnation.
+    pub fn new(client: Client, view: Shared, metrics: ControllerMetrics) -> Self {
+        let reporter = Reporter { controller: names::CONTROLLER.into(), instance: std::env::var("POD_NAME").ok() };
+        let recorder = Recorder::new(client.clone(), reporter);
+        Self { client, view, recorder, metrics }
+    }
+
+    /// Makes one write; whether its decision is through. A conflict is: the object that was changed under it is in the
+    /// view by then, and asks for the decision itself.
+    pub async fn run(&self, write: Write) -> bool {
+        let name = label(&write);
+        let result = tokio::time::timeout(LIMIT, self.write(write)).await;
+        progress();
+        let outcome = match &result {
+            Ok(Ok(())) => Outcome::Done,
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 || status.code == 404 => {
+                tracing::debug!(write = name, "{}", status.message);
+                Outcome::Conflict
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(write = name, "a write failed and is tried again: {error}");
+                Outcome::Failed
+            }
+            Err(_) => {
+                tracing::warn!(write = name, "a write has had no answer for {LIMIT:?} and is tried again");
+                Outcome::Failed
+            }
+        };
+        self.metrics.wrote(name, outcome);
+        outcome != Outcome::Failed
+    }
+
+    async fn write(&self, write: Write) -> Done {
+        match write {
+            Write::Guard(cd) => self.guard(&cd).await,
+            Write::Unguard(cd) => self.unguard(&cd).await,
+            Write::CreateTemplate(template) => self.create_template(&template).await,
+            Write::MendTemplate(template) => self.mend_template(&template).await,
+            Write::ReleaseTemplate { template, unless_alive } => {
+                self.release_template(&template, unless_alive.as_deref()).await
+            }
+            Write::RecheckTemplate(_) => Ok(()),
+            Write::Status { cd, status, notes } => self.write_status(&cd, &status, notes).await,
+            Write::CreateDomain(domain) => self.create_domain(&domain).await,
+            Write::DeleteDomain(domain) => self.delete_domain(&domain).await,
+            Write::Domain(write) => self.write_domain(*write).await,
+            Write::Move { node, target } => self.move_node(&node, &target).await,
+            Write::Fence { node, mark } => self.fence(&node, mark).await,
+            Write::Prune(node) => self.prune(&node).await,
+            Write::Examine { domain, nodes } => self.examine(&domain, nodes).await,
+        }
+    }
+
+    fn compute_domains(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &compute_domain_resource())
+    }
+
+    fn domains(&self) -> Api<IMEXDomain> {
+        Api::all(self.client.clone())
+    }
+
+    fn imex_nodes(&self) -> Api<IMEXNode> {
+        Api::all(self.client.clone())
+    }
+
+    /// Puts what a write was answered with into the view; when it was refused because the object has changed, reads
+    /// the object first.
+    async fn settle<K: Watched>(&self, api: &Api<K>, name: &str, key: Option<String>, answer: kube::Result<K>) -> Done {
+        match answer {
+            Ok(object) => {
+                object.put(&mut self.view.borrow_mut());
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
+                match api.get_opt(name).await? {
+                    Some(object) => object.put(&mut self.view.borrow_mut()),
+                    None => {
+                        if let Some(key) = key {
+                            self.view.borrow_mut().drop(K::KIND, &key);
+                        }
+                    }
+                }
+                Err(kube::Error::Api(status))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Writes are told apart in metrics by what they do for people.
+fn label(write: &Write) -> &'static str {
+    match write {
+        Write::Guard(_) => "add-finalizer",
+        Write::Unguard(_) => "remove-finalizer",
+        Write::CreateTemplate(_) => "create-template",
+        Write::MendTemplate(_) => "mend-template",
+        Write::ReleaseTemplate { .. } => "release-template",
+        Write::RecheckTemplate(_) => "recheck-template",
+        Write::Status { .. } => "status",
+        Write::CreateDomain(_) => "create-domain",
+        Write::DeleteDomain(_) => "delete-domain",
+        Write::Domain(write) if write.free => "free",
+        Write::Domain(write) if write.changes_channels() => "drain",
+        Write::Domain(write) if write.members.is_some() => "members",
+        Write::Domain(_) => "health",
+        Write::Move { .. } => "move",
+        Write::Fence { .. } => "fence",
+        Write::Prune(_) => "prune",
+        Write::Examine { .. } => "examine",
+    }
+}
+
+fn post() -> PostParams {
+    PostParams { field_manager: Some(names::CONTROLLER.into()), ..Default::default() }
+}
+
+fn patch() -> PatchParams {
+    PatchParams { field_manager: Some(names::CONTROLLER.into()), ..Default::default() }
+}
+
+fn name_of<K: Resource>(object: &K) -> &str {
+    object.meta().name.as_deref().unwrap_or_default()
+}

@@ -1,0 +1,79 @@
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+/// What the controller counts.
+#[derive(Clone, Debug, Default)]
+pub struct ControllerMetrics {
+    writes: Family<WriteLabels, Counter>,
+    violations: Family<InvariantLabels, Counter>,
+    /// Objects that contradict each other so that nothing can be put right without a person.
+    pub clashes: Counter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WriteLabels {
+    write: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InvariantLabels {
+    invariant: &'static str,
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Accepted.
+    Done,
+    /// Somebody was faster; it is decided anew.
+    Conflict,
+    /// The API could not be asked, or refused.
+    Failed,
+}
+
+impl ControllerMetrics {
+    /// Adds the metrics to a registry, each with a zero before its first event.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            "controller_writes",
+            "Writes of the controller, by what they do and how they ended",
+            metrics.writes.clone(),
+        );
+        registry.register(
+            "invariant_violations",
+            "Violations of the invariants S1 to S3 found in the API's objects; any is a fault of ours or a restored backup",
+            metrics.violations.clone(),
+        );
+        registry.register(
+            "channel_clashes",
+            "Channels about which objects contradict each other; see the log",
+            metrics.clashes.clone(),
+        );
+        for write in ["drain", "free", "fence", "move"] {
+            drop(metrics.writes.get_or_create(&WriteLabels { write, outcome: "done" }));
+        }
+        for invariant in ["S1", "S2", "S3"] {
+            drop(metrics.violations.get_or_create(&InvariantLabels { invariant }));
+        }
+        metrics
+    }
+
+    /// Counts a write.
+    pub fn wrote(&self, write: &'static str, outcome: Outcome) {
+        let outcome = match outcome {
+            Outcome::Done => "done",
+            Outcome::Conflict => "conflict",
+            Outcome::Failed => "failed",
+        };
+        self.writes.get_or_create(&WriteLabels { write, outcome }).inc();
+    }
+
+    /// Counts a violation.
+    pub fn violated(&self, invariant: &'static str) {
+        self.violations.get_or_create(&InvariantLabels { invariant }).inc();
+    }
+}
