@@ -19,7 +19,7 @@ const VERSION: &str = "v1.36.3";
 
 /// Creates the Node or brings it up to date. Does not give up.
 pub async fn register(options: &KubeletOptions) {
-    let mut backoff = Backoff::new(options.limits.reconnect);
+    let mut backoff = Backoff::new(options.limits.api_retry);
     while let Err(err) = write(options).await {
         warn!(node = options.node_name, %err, "could not write the Node, trying again");
         time::sleep(backoff.next()).await;

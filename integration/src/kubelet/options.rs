@@ -57,6 +57,8 @@ pub struct Limits {
     pub register_retry: (Duration, Duration),
     /// Before a lost or refused plugin connection is dialled again: at first, and at most.
     pub reconnect: (Duration, Duration),
+    /// Before a request that the API did not take is made again: at first, and at most.
+    pub api_retry: (Duration, Duration),
     /// For `NodePrepareResources` and `NodeUnprepareResources`.
     pub call: Duration,
     /// Before a pod that could not be synchronized is tried again, plus up to half of it.
@@ -82,6 +84,7 @@ impl Default for Limits {
             registry_reconcile: Duration::from_secs(1),
             register_retry: (Duration::from_millis(500), Duration::from_secs(122)),
             reconnect: (Duration::from_secs(1), Duration::from_secs(120)),
+            api_retry: (Duration::from_secs(1), Duration::from_secs(300)),
             call: Duration::from_secs(45),
             pod_retry: Duration::from_secs(10),
             claim_reconcile: Duration::from_secs(60),
@@ -100,6 +103,7 @@ impl Limits {
         Self {
             register_retry: (Duration::from_millis(50), Duration::from_secs(1)),
             reconnect: (Duration::from_millis(50), Duration::from_secs(1)),
+            api_retry: (Duration::from_millis(50), Duration::from_secs(5)),
             pod_retry: Duration::from_millis(200),
             claim_reconcile: Duration::from_secs(1),
             crash_backoff: (Duration::from_millis(200), Duration::from_secs(5)),

@@ -120,7 +120,7 @@ impl Worker {
                 }
                 (Some(sandbox), Some(Step::Wait(until))) if sandbox.ready => {
                     let written = self.write_status(Ended::No).await;
-                    let retry = jittered(self.life.machine.options.limits.reconnect.0);
+                    let retry = jittered(self.life.machine.options.limits.api_retry.0);
                     let until = if written { until } else { Some(Instant::now() + retry) };
                     tokio::select! {
                         () = sleep_until(until) => {}
@@ -203,7 +203,7 @@ impl Worker {
             ended => ended,
         };
         while self.past_end() == Ended::No && !self.write_status(ended).await {
-            time::sleep(jittered(self.life.machine.options.limits.reconnect.0)).await;
+            time::sleep(jittered(self.life.machine.options.limits.api_retry.0)).await;
         }
         self.life.machine.runtime.remove(&self.uid);
     }
@@ -224,7 +224,7 @@ impl Worker {
                 Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => return,
                 Err(err) => debug!(pod = name, %err, "could not remove a pod's object, trying again"),
             }
-            time::sleep(jittered(self.life.machine.options.limits.reconnect.0)).await;
+            time::sleep(jittered(self.life.machine.options.limits.api_retry.0)).await;
         }
     }
 

@@ -18,7 +18,7 @@ pub async fn wipe(machine: &Machine, driver: Option<&str>) {
     if let Some(driver) = driver {
         selector.push_str(&format!(",spec.driver={driver}"));
     }
-    let mut backoff = Backoff::new(options.limits.reconnect);
+    let mut backoff = Backoff::new(options.limits.api_retry);
     loop {
         let params = ListParams::default().fields(&selector);
         match slices.delete_collection(&DeleteParams::default(), &params).await {

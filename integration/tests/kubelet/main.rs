@@ -400,3 +400,55 @@ async fn a_pod_that_waits_is_started_when_it_is_bound() {
     world.running("here").await;
     assert_eq!(world.kubelet.containers().len(), 1);
 }
+
+#[tokio::test]
+async fn a_job_with_a_claim_template_runs_through_with_the_control_plane() {
+    use k8s_openapi::api::batch::v1::Job;
+    let world = World::new();
+    world.wiped().await;
+    let _control = heddle_integration::control::start(world.client.clone());
+    let plugin = Plugin::start(&world.paths, "a");
+    plugin.double.until(|script| script.notices.len() == 1).await;
+    world
+        .apply(
+            "/apis/resource.k8s.io/v1/deviceclasses",
+            json!({
+                "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "threads"},
+                "spec": {"selectors": [{"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]},
+            }),
+        )
+        .await;
+    world.apply("/apis/resource.k8s.io/v1/resourceslices", json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "n1-slots"},
+        "spec": {"driver": DRIVER, "nodeName": NODE, "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "slot-0"}, {"name": "slot-1"}]},
+    })).await;
+    world
+        .apply(
+            "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates",
+            json!({
+                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "t"},
+                "spec": {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "threads"}}]}}},
+            }),
+        )
+        .await;
+    world
+        .apply(
+            "/apis/batch/v1/namespaces/default/jobs",
+            json!({
+                "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},
+                "spec": {"parallelism": 2, "completions": 2, "template": {"spec": {
+                    "restartPolicy": "Never",
+                    "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}],
+                    "containers": [{"name": "main", "image": "i", "command": ["sleep", "0.1"],
+                        "resources": {"claims": [{"name": "c"}]}}],
+                }}},
+            }),
+        )
+        .await;
+    let jobs: Api<Job> = Api::default_namespaced(world.client.clone());
+    let done = |job: Option<&Job>| job.is_some_and(|job| job.status.as_ref().and_then(|s| s.succeeded) == Some(2));
+    tokio::time::timeout(Duration::from_secs(30), await_condition(jobs, "j", done)).await.expect("never done").unwrap();
+    plugin.double.until(|script| script.unprepares.len() == 2).await;
+    assert_eq!(plugin.double.get(|script| script.prepares.len()), 2);
+}

@@ -141,10 +141,7 @@ async fn slices_of_the_node_are_wiped_at_start_and_after_the_plugin_is_gone() {
 #[tokio::test]
 async fn slices_stay_when_the_plugin_is_back_in_time() {
     let world = World::with(Limits { wipe_delay: Duration::from_secs(3600), ..Limits::brisk() });
-    world.kubelet.stop().await;
-    world.slice("old", Some(NODE)).await;
-    world.kubelet.restart().await;
-    world.slice_gone("old").await;
+    world.wiped().await;
     let plugin = Plugin::start(&world.paths, "a");
     plugin.double.until(|script| script.notices.len() == 1).await;
     world.slice("here", Some(NODE)).await;

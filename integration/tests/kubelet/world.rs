@@ -95,12 +95,17 @@ impl World {
         }
         let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
             "target": {"kind": "Node", "name": node}});
-        let request = http::Request::post(format!("/api/v1/namespaces/default/pods/{name}/binding"))
+        self.apply(&format!("/api/v1/namespaces/default/pods/{name}/binding"), binding).await;
+        pod
+    }
+
+    /// Creates any object at this collection.
+    pub async fn apply(&self, path: &str, object: Value) {
+        let request = http::Request::post(path)
             .header("content-type", "application/json")
-            .body(serde_json::to_vec(&binding).unwrap())
+            .body(serde_json::to_vec(&object).unwrap())
             .unwrap();
         self.client.request::<Value>(request).await.unwrap();
-        pod
     }
 
     pub async fn reserve(&self, claim: &str, pod: &Pod) {
@@ -161,6 +166,14 @@ impl World {
         let slice = serde_json::from_value(slice).unwrap();
         let slices: Api<ResourceSlice> = Api::all(self.client.clone());
         slices.create(&PostParams::default(), &slice).await.unwrap();
+    }
+
+    /// Waits until the wipe at the kubelet's start is over, so that it does not take what a test creates.
+    pub async fn wiped(&self) {
+        self.kubelet.stop().await;
+        self.slice("old", Some(NODE)).await;
+        self.kubelet.restart().await;
+        self.slice_gone("old").await;
     }
 
     pub async fn slice_gone(&self, name: &str) {
