@@ -163,21 +163,25 @@ impl Store {
         })
     }
 
-    /// Removes an object that is marked and that nothing keeps any more. True if it went.
-    pub fn settle(&mut self, id: &GroupResource, key: &Key) -> bool {
-        let Some(object) = self.get(id, key) else { return true };
-        let metadata = &object.value["metadata"];
+    /// Whether an object is marked and nothing keeps it any more.
+    pub fn is_finished(&self, id: &GroupResource, object: &Value) -> bool {
+        let metadata = &object["metadata"];
         let marked = metadata.get("deletionTimestamp").is_some();
         let waits = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or_default() > 0;
-        let full = id.group.is_empty() && id.plural == "namespaces" && self.population(&key.name) > 0;
-        if marked && !waits && !full && finalizers(&object.value).is_empty() {
-            self.remove(id, object.value.clone());
-            return true;
-        }
-        false
+        let namespace = id.group.is_empty() && id.plural == "namespaces";
+        let full = || namespace && self.population(metadata["name"].as_str().unwrap_or_default()) > 0;
+        marked && !waits && finalizers(object).is_empty() && !full()
     }
 
-    fn remove(&mut self, id: &GroupResource, last: Value) -> Option<Arc<Object>> {
+    /// Removes an object that is finished.
+    fn settle(&mut self, id: &GroupResource, key: &Key) {
+        if let Some(object) = self.get(id, key).filter(|object| self.is_finished(id, &object.value)) {
+            self.remove(id, object.value.clone());
+        }
+    }
+
+    /// Takes an object away, with all that follows from it; `last` is how it looked at the end.
+    pub(super) fn remove(&mut self, id: &GroupResource, last: Value) -> Option<Arc<Object>> {
         let key = Key::of(&last);
         let removed = self.take(id, last)?;
         let object = &removed.value;
@@ -187,16 +191,10 @@ impl Store {
         self.after_owner(object);
         if !key.namespace.is_empty() {
             let namespace = Key { namespace: String::new(), name: key.namespace };
-            self.settle_if_there(&GroupResource::new("", "namespaces"), &namespace);
+            self.settle(&GroupResource::new("", "namespaces"), &namespace);
         }
         self.finish_crd(id);
         Some(removed)
-    }
-
-    fn settle_if_there(&mut self, id: &GroupResource, key: &Key) {
-        if self.get(id, key).is_some() {
-            self.settle(id, key);
-        }
     }
 
     /// Lets a CRD go that waited for its objects.
@@ -216,9 +214,11 @@ impl Store {
         if let Some(list) = next["metadata"]["finalizers"].as_array_mut() {
             list.retain(|entry| entry != finalizer);
         }
-        let key = Key::of(&next);
-        self.put(id, next);
-        self.settle(id, &key);
+        if self.is_finished(id, &next) {
+            self.remove(id, next);
+        } else {
+            self.put(id, next);
+        }
     }
 }
 

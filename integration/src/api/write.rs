@@ -149,6 +149,9 @@ impl Store {
         if options.dry_run {
             return Ok(Arc::new(Object::new(next)));
         }
+        if self.is_finished(&resource.storage, &next) {
+            return Ok(self.remove(&resource.storage, next).unwrap_or(old));
+        }
         let stored = self.put(&resource.storage, next);
         self.after_write(resource, &stored);
         Ok(stored)
@@ -219,13 +222,9 @@ impl Store {
         if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
             self.serve(&object.value);
         }
-        let key = Key::of(&object.value);
-        if self.settle(&resource.storage, &key) {
-            return;
-        }
         let has_owner = owners(&object.value).next().is_some();
         if has_owner && owners(&object.value).all(|uid| self.by_uid(uid).is_none()) {
-            self.collect(&resource.storage, &key);
+            self.collect(&resource.storage, &Key::of(&object.value));
         }
     }
 }

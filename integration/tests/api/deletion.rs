@@ -8,7 +8,8 @@ use super::*;
 
 #[tokio::test]
 async fn finalizers_hold_an_object_until_the_last_is_gone() {
-    let api = Api::<ConfigMap>::default_namespaced(server().client());
+    let server = server();
+    let api = Api::<ConfigMap>::default_namespaced(server.client());
     let mut held = configmap("a", "1");
     held.metadata.finalizers = Some(vec!["x/y".into()]);
     api.create(&PostParams::default(), &held).await.unwrap();
@@ -17,8 +18,10 @@ async fn finalizers_hold_an_object_until_the_last_is_gone() {
     let more = Patch::Merge(json!({"metadata": {"finalizers": ["x/y", "z/z"]}}));
     assert!(refusal(api.patch("a", &PatchParams::default(), &more).await).message.contains("no new finalizers"));
     let none = Patch::Merge(json!({"metadata": {"finalizers": []}}));
+    let before = server.resource_version();
     api.patch("a", &PatchParams::default(), &none).await.unwrap();
     assert_eq!(refusal(api.get("a").await).code, 404);
+    assert_eq!(server.resource_version(), before + 1, "the deletion is the only change");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod custom;
 mod deletion;
+mod kubectl;
 mod reading;
 mod writing;
 
