@@ -107,13 +107,14 @@ impl GpuInventory {
         }
     }
 
-    /// A driver that was there and cannot be read now may be under update: its GPUs are not gone, but not usable.
+    /// A driver that was there and cannot be read now may be under update: its GPUs are not gone, but not usable. One
+    /// that has not come yet says nothing about the fabric: claims wait for it, rather than go without a channel.
     fn without_answer(&self, fault: &Fault) -> Inventory {
         match &self.told {
             Some(told) if !told.gpus.is_empty() => {
                 Inventory { fabric: Fabric::Unhealthy(fault.message.clone()), ..told.clone() }
             }
-            _ => Inventory::default(),
+            _ => Inventory { fabric: Fabric::Pending(fault.message.clone()), ..Inventory::default() },
         }
     }
 }

@@ -99,7 +99,9 @@ fn the_actor_tells_what_has_changed() {
             let factory = move || Ok(GpuInventory::new(driver_root.clone(), never, vec![listener.clone()]));
             let actor = runtime.root().supervise(Spec::default(), factory);
             let without_driver = heard.recv().await.unwrap();
-            assert_eq!(without_driver, Inventory::default());
+            // Whether there is a fabric is not known: nobody may go without a channel for that.
+            assert!(matches!(without_driver.fabric, Fabric::Pending(_)), "{without_driver:?}");
+            assert!(without_driver.gpus.is_empty());
 
             // The driver is installed.
             install(root).unwrap();

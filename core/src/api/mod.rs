@@ -1,5 +1,8 @@
 //! Object types. The CRDs that a cluster serves are generated from these (`heddle crds`).
 
+// The lint takes two printer columns of one type for a mistake.
+#![allow(clippy::duplicated_attributes)]
+
 mod compute_domain;
 mod config;
 mod crds;
