@@ -134,11 +134,11 @@ pub(super) fn wire(root: &Scope, settings: &Settings) {
         events,
         health,
         scope: root.child("dra"),
-        inventory: Default::default(),
+        inventory: None,
     };
     let known = inventory.clone();
     let server = root.supervise(spec.clone(), move || {
-        DraServer::new(DraDependencies { inventory: known.last().unwrap_or_default(), ..dependencies.clone() })
+        DraServer::new(DraDependencies { inventory: known.last(), ..dependencies.clone() })
     });
     to_server.set(&server);
 

@@ -65,6 +65,18 @@ impl CdiStore {
         self.folder.remove(name)
     }
 
+    /// Removes every file of a claim of which nothing else is known.
+    pub(crate) fn remove_all_of(&self, uid: &str) -> Result<(), Fault> {
+        let names: Vec<String> =
+            self.kept.borrow().keys().filter(|name| cdi::token_of(name, uid).is_some()).cloned().collect();
+        names.iter().try_for_each(|name| self.remove(name))
+    }
+
+    /// The file's bytes.
+    pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Fault> {
+        self.folder.read(name)
+    }
+
     /// Puts back what is missing or not as it was; says what.
     pub(crate) fn repair(&self) -> Vec<String> {
         let mut repaired = Vec::new();

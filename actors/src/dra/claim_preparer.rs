@@ -197,6 +197,7 @@ impl ClaimPreparer {
             (_, Stage::Local) => {
                 Fault::retryable(reason::NODE_IO, "the node's disk has not taken the claim's checkpoint yet")
             }
+            (_, Stage::Inventory) => Fault::retryable(reason::NVML, "NVML has not told yet which GPUs this node has"),
             (_, Stage::Api) => Fault::retryable(reason::API_UNAVAILABLE, "the API server has not answered yet"),
             (_, Stage::Channel) => {
                 let (allocator, claim_uid) = (self.context.allocator.clone(), self.claim.uid.clone());

@@ -11,7 +11,7 @@ use heddle_core::fault::{Fault, reason};
 use heddle_core::inventory::Inventory;
 use heddle_core::{names, slices};
 use kube::Client;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::cdi_store::CdiStore;
 use super::checkpoint_store::CheckpointStore;
@@ -48,7 +48,8 @@ pub(crate) struct Context {
     pub(crate) cdi: CdiStore,
     pub(crate) checkpoints: BTreeMap<Driver, CheckpointStore>,
     pub(crate) events: Addr<events::Message>,
-    pub(crate) inventory: RefCell<Inventory>,
+    /// None until NVML was read once.
+    pub(crate) inventory: watch::Sender<Option<Inventory>>,
     pub(crate) domains: Domains,
     /// Channels that were granted to claims whose Prepare is still under way, by claim UID: they may not be on disk yet.
     pub(crate) granted: RefCell<BTreeMap<String, Prepared>>,
@@ -58,12 +59,20 @@ impl Context {
     /// The node as it is now. Majors and the boot id are read each time: the driver may have been loaded anew.
     pub(crate) fn node_facts(&self) -> Result<NodeFacts, Fault> {
         let inventory = self.inventory.borrow();
+        let gpus = inventory.iter().flat_map(|inventory| &inventory.gpus);
         Ok(NodeFacts {
             boot_id: self.devices.boot_id()?,
             major: self.devices.channel_major(),
-            fabric: inventory.fabric.clone(),
-            gpus: inventory.gpus.iter().map(|gpu| (slices::gpu_name(gpu), gpu.uuid.clone())).collect(),
+            fabric: inventory.as_ref().map_or_else(Default::default, |inventory| inventory.fabric.clone()),
+            gpus: gpus.map(|gpu| (slices::gpu_name(gpu), gpu.uuid.clone())).collect(),
         })
+    }
+
+    /// Waits until NVML was read once.
+    pub(crate) async fn inventory_known(&self) {
+        let mut inventory = self.inventory.subscribe();
+        // The sender is in `self`.
+        let _ = inventory.wait_for(Option::is_some).await;
     }
 
     /// Remembers a grant until the Prepare ends.

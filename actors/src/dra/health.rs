@@ -64,9 +64,8 @@ impl HealthBoard {
         futures::stream::unfold((receiver, true), async |(mut receiver, first)| {
             if !first {
                 // The end of the board is the end of the process: until then the kubelet is told what was last known.
-                match tokio::time::timeout(REPEAT, receiver.changed()).await {
-                    Ok(Err(_)) => return None,
-                    Ok(Ok(())) | Err(_) => {}
+                if let Ok(Err(_)) = tokio::time::timeout(REPEAT, receiver.changed()).await {
+                    return None;
                 }
             }
             let devices = receiver.borrow_and_update().clone();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use heddle_core::api::ChannelConfig;
+use heddle_core::api::{ChannelConfig, IMEXNode, IMEXNodeStatus};
 use heddle_core::claim::checkpoint::Checkpoint;
 use heddle_core::claim::plan::DomainFacts;
 use heddle_core::claim::{ClaimKey, compute_domain, status};
@@ -16,6 +16,8 @@ use kube::{Api, Client};
 /// A request takes milliseconds. After this long the kubelet is told that the API server does not answer, while there
 /// is time left to tell it.
 const REQUEST: Duration = Duration::from_secs(10);
+/// Pause before the node's object is asked for again.
+const NODE_RETRY: Duration = Duration::from_secs(2);
 /// Writes of a claim's status that meet another writer's are tried anew so often; the status is for people.
 const STATUS_ATTEMPTS: u32 = 4;
 
@@ -47,6 +49,19 @@ pub(crate) async fn compute_domain(
     let found = found.map_err(|why| unavailable("ComputeDomain", &shown, &why))?;
     let found = found.ok_or_else(|| compute_domain::gone(namespace, config))?;
     compute_domain::facts(&found, namespace, config)
+}
+
+/// The status of the node's own object, however long it takes to get it.
+pub(crate) async fn node_status(client: &Client, node: &str) -> IMEXNodeStatus {
+    loop {
+        match within(Api::<IMEXNode>::all(client.clone()).get_opt(node)).await {
+            Ok(found) => return found.and_then(|node| node.status).unwrap_or_default(),
+            Err(why) => {
+                tracing::warn!("the claims' lost checkpoints wait for IMEXNode {node}: {}", why.text);
+                tokio::time::sleep(NODE_RETRY).await;
+            }
+        }
+    }
 }
 
 /// Shows in the claim's status what it was given. Best effort: nothing depends on it.

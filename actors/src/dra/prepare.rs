@@ -30,6 +30,8 @@ pub(crate) enum Stage {
     /// For something of this node.
     #[default]
     Local,
+    /// For what NVML says of the GPUs.
+    Inventory,
     /// For the API server.
     Api,
     /// For the ChannelAllocator, which knows more.
@@ -48,12 +50,17 @@ impl Job {
     /// Prepares the claim, however long it takes.
     pub(crate) async fn prepare(self) -> Result<Done, Fault> {
         self.claim.check()?;
+        let on_disk = self.context.store(self.driver)?.read(&self.claim.uid)?;
+        if self.driver == Driver::Gpu && on_disk.is_none() {
+            self.stage.set(Stage::Inventory);
+            self.cancel.or(self.context.inventory_known()).await?;
+        }
         let mut known = Known {
             claim: self.claim.clone(),
             driver: self.driver.name(),
             node: self.context.node_facts()?,
             token: token()?,
-            on_disk: self.context.store(self.driver)?.read(&self.claim.uid)?,
+            on_disk,
             entry_verified: false,
             cdi_intact: false,
             demand: None,
@@ -63,7 +70,7 @@ impl Job {
         let mut claim = None;
         let result = self.run(&mut known, &mut claim).await;
         self.context.granted.borrow_mut().remove(&self.claim.uid);
-        if result.is_err() && !known.on_disk.as_ref().is_some_and(|c| c.held().is_some()) {
+        if result.is_err() && known.on_disk.as_ref().is_none_or(|c| c.held().is_none()) {
             // Nothing on disk tells of the channel, so no Unprepare would give it back.
             self.give_back(&known).await;
         }
@@ -165,7 +172,9 @@ impl Job {
 
     async fn undo(&self, on_disk: Option<Checkpoint>) -> Result<(), Fault> {
         if on_disk.is_none() && self.driver == Driver::ComputeDomain {
-            // A preparer that died between its grant and its checkpoint has left nothing else to go by.
+            // Of a claim whose checkpoint was lost nothing else tells; nor of one whose preparer died between its grant
+            // and its checkpoint.
+            self.context.cdi.remove_all_of(&self.claim.uid)?;
             let claim_uid = self.claim.uid.clone();
             self.tell_allocator(channel_allocator::Message::Cancel { claim_uid }).await;
         }

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use heddle_core::api::IMEXNodeStatus;
 use heddle_core::claim::checkpoint::{Checkpoint, State};
-use heddle_core::claim::{ClaimKey, Prepared, cdi};
+use heddle_core::claim::{ClaimKey, Prepared, cdi, rebuild};
 use heddle_core::fault::{Class, Fault, reason};
 use heddle_core::inventory::Inventory;
 use kube::Client;
@@ -98,6 +99,8 @@ pub enum Message {
     },
     /// From the inventory.
     Inventory(Inventory),
+    /// The node's own object, by which lost checkpoints are made anew.
+    Rebuild(Box<IMEXNodeStatus>),
     /// From the ChannelAllocator: it has been built anew and does not know what the claims hold.
     Restore,
     /// Something may have happened to a CDI file or a socket.
@@ -128,6 +131,7 @@ impl runtime::Message for Message {
             Self::Missing { .. } => "Missing",
             Self::Registered { .. } => "Registered",
             Self::Inventory(_) => "Inventory",
+            Self::Rebuild(_) => "Rebuild",
             Self::Restore => "Restore",
             Self::FilesChanged => "FilesChanged",
             Self::Leftover { .. } => "Leftover",
@@ -159,7 +163,7 @@ pub struct DraDependencies {
     /// Below which the preparers run.
     pub scope: Scope,
     /// What the inventory said last, for a server that is built while it runs.
-    pub inventory: Inventory,
+    pub inventory: Option<Inventory>,
 }
 
 /// Owns the sockets of all drivers and finds the preparer of a claim.
@@ -170,6 +174,9 @@ pub struct DraServer {
     claims: Scope,
     preparers: BTreeMap<(Driver, String), Preparer>,
     endpoints: Vec<Endpoint>,
+    /// Claims whose checkpoints are lost, by UID, with their CDI files. While there are any, the ChannelAllocator is told
+    /// nothing, and so leaves nothing: their containers may run.
+    lost: BTreeMap<String, String>,
 }
 
 struct Preparer {
@@ -198,7 +205,7 @@ impl DraServer {
             cdi: CdiStore::open(&settings.cdi_dir)?,
             checkpoints,
             events,
-            inventory: RefCell::new(inventory),
+            inventory: tokio::sync::watch::Sender::new(inventory),
             domains: Domains::default(),
             granted: RefCell::default(),
         };
@@ -209,11 +216,12 @@ impl DraServer {
             claims: scope.child("claims"),
             preparers: BTreeMap::new(),
             endpoints: Vec::new(),
+            lost: BTreeMap::new(),
         })
     }
 
     /// Brings disk, CDI directory and ChannelAllocator into agreement, before the kubelet may call.
-    fn recover(&self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+    fn recover(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
         // In this order: another agent that lives writes its checkpoint first and its CDI file second, so a file found
         // here has a checkpoint there.
         let found = self.context.cdi.found()?;
@@ -236,12 +244,50 @@ impl DraServer {
         }
         for name in found.difference(&known) {
             // A container may run with a claim whose checkpoint cannot be read: its file stays.
-            if !unreadable.iter().any(|uid| name.contains(uid.as_str())) {
-                tracing::info!(file = name, "removed the CDI file of a claim that is not prepared in this boot");
-                self.context.cdi.remove(name)?;
+            match unreadable.iter().find(|uid| cdi::token_of(name, uid).is_some()) {
+                Some(uid) => drop(self.lost.insert(uid.clone(), name.clone())),
+                None => {
+                    tracing::info!(file = name, "removed the CDI file of a claim that is not prepared in this boot");
+                    self.context.cdi.remove(name)?;
+                }
             }
         }
         self.renew_files()?;
+        if self.lost.is_empty() {
+            return self.restore();
+        }
+        let (client, node, me) = (self.context.client.clone(), self.context.node.clone(), cx.address());
+        cx.spawn("rebuild", async move {
+            let status = lookup::node_status(&client, &node).await;
+            me.tell(Message::Rebuild(Box::new(status)));
+            Ok(())
+        });
+        Ok(())
+    }
+
+    /// Makes lost checkpoints anew, as far as what they hold is concerned.
+    fn rebuild(&mut self, status: &IMEXNodeStatus) -> Result<(), Fault> {
+        let boot_id = self.context.devices.boot_id()?;
+        let store = self.context.store(Driver::ComputeDomain)?;
+        for (uid, name) in &self.lost {
+            let contents = self.context.cdi.read(name)?.unwrap_or_default();
+            let Some(checkpoint) = rebuild::checkpoint(uid, &boot_id, name, &contents, status) else { continue };
+            if store.read(uid)?.is_some() {
+                // Prepared anew meanwhile.
+                continue;
+            }
+            let held = checkpoint.channel.as_ref().map(|channel| channel.channel);
+            tracing::warn!(
+                claim = uid,
+                channel = held,
+                "a lost checkpoint is made anew from the CDI file and the IMEXNode"
+            );
+            store.write(&checkpoint)?;
+            if let Some(file) = cdi::file(&checkpoint)? {
+                self.context.cdi.keep(&file);
+            }
+        }
+        self.lost.clear();
         self.restore()
     }
 
@@ -426,13 +472,15 @@ impl Actor for DraServer {
                 tracing::error!(driver = driver.name(), "the kubelet refuses the driver: {why:.500}");
             }
             Message::Inventory(inventory) => {
-                let before = self.context.inventory.replace(inventory);
+                let before = self.context.inventory.send_replace(Some(inventory));
                 if before != *self.context.inventory.borrow()
                     && let Err(fault) = self.renew_files()
                 {
                     tracing::warn!("the claims' files could not be looked at after a change of the driver: {fault}");
                 }
             }
+            Message::Rebuild(status) => self.rebuild(&status)?,
+            Message::Restore if !self.lost.is_empty() => {}
             Message::Restore => self.restore()?,
             Message::FilesChanged => self.files_changed(cx),
             Message::Leftover { driver, claim } => {

@@ -26,11 +26,17 @@ pub struct CdiFile {
 /// Whether a file name in the CDI directory is one that [`file`] makes. The existing driver's files have the same
 /// vendor and class, but no token: those are not ours to remove.
 pub fn is_ours(file_name: &str) -> bool {
-    file_name
-        .strip_prefix(&file_prefix())
-        .and_then(|rest| rest.strip_suffix(".json"))
-        .and_then(|rest| rest.rsplit_once('-'))
-        .is_some_and(|(uid, token)| !uid.is_empty() && is_token(token))
+    parts(file_name).is_some_and(|(uid, _)| !uid.is_empty())
+}
+
+/// The unguessable part of a file name, if the file is of this claim.
+pub fn token_of<'a>(file_name: &'a str, uid: &str) -> Option<&'a str> {
+    parts(file_name).filter(|(found, _)| *found == uid).map(|(_, token)| token)
+}
+
+fn parts(file_name: &str) -> Option<(&str, &str)> {
+    let rest = file_name.strip_prefix(&file_prefix())?.strip_suffix(".json")?;
+    rest.rsplit_once('-').filter(|(_, token)| is_token(token))
 }
 
 /// The CDI file of `checkpoint`; none for a claim that needs none (GPUs, whose files are the container toolkit's).

@@ -8,6 +8,7 @@ pub mod cdi;
 pub mod checkpoint;
 pub mod compute_domain;
 pub mod plan;
+pub mod rebuild;
 pub mod request;
 pub mod status;
 

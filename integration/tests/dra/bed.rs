@@ -234,7 +234,7 @@ impl Bed {
             events,
             health: health.clone(),
             scope: scope.clone(),
-            inventory: self.inventory.clone(),
+            inventory: Some(self.inventory.clone()),
         };
         let server = scope.supervise(Spec::default(), move || DraServer::new(dependencies.clone()));
         let agent = Agent { scope, server, health, settings };

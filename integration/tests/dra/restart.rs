@@ -4,7 +4,7 @@ use heddle_core::fault::Class;
 use heddle_proto::dra::v1::Claim;
 use serde_json::json;
 
-use crate::bed::{Bed, run};
+use crate::bed::{Bed, NODE, run};
 
 #[test]
 fn case_18_a_new_agent_answers_from_the_checkpoint_and_tells_the_allocator_first() {
@@ -94,7 +94,7 @@ fn issue_839_a_claim_of_an_earlier_boot_that_is_gone_is_undone() {
 }
 
 #[test]
-fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_the_claim_prepared_anew() {
+fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_made_anew_from_the_cdi_file_and_the_node_s_object() {
     run(|| async {
         let bed = Bed::new().await;
         let agent = bed.start().await;
@@ -105,13 +105,28 @@ fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_the_claim_prepared_anew() {
         let path = bed.checkpoints().remove(0);
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
+        let node = json!({"apiVersion": "imex.heddle.dev/v1alpha1", "kind": "IMEXNode", "metadata": {"name": NODE}, "spec": {}});
+        bed.create("imex.heddle.dev/v1alpha1", "imexnodes", node).await;
+        let api = kube::Api::<heddle_core::api::IMEXNode>::all(bed.client.clone());
+        let status =
+            json!({"status": {"channels": {domain.as_str(): {"channel": 7, "domain": "shared-0", "since": ""}}}});
+        let patch = kube::api::Patch::Merge(status);
+        api.patch_status(NODE, &kube::api::PatchParams::default(), &patch).await.unwrap();
+        bed.stub.borrow_mut().restored = None;
 
+        let files = bed.cdi_files();
+        bed.api_away();
         let agent = bed.start().await;
         assert!(bed.path("state/quarantine").join(path.file_name().unwrap()).exists());
-        assert_eq!(bed.cdi_files().len(), 1, "its container may still run");
+        assert_eq!(bed.stub.borrow().restored, None, "while it is not known what the claim holds, nothing may be left");
+        bed.heal();
+        agent.until(|| bed.stub.borrow().restored.is_some()).await;
+        let restored = bed.stub.borrow_mut().restored.take().unwrap();
+        assert_eq!((restored[0].claim_uid.as_str(), restored[0].channel), (claim.uid.as_str(), 7));
         let ids = agent.prepare_one(&claim).await.unwrap();
-        assert_eq!(bed.inject(&ids).len(), 1);
+        assert_eq!((bed.inject(&ids).len(), bed.cdi_files()), (1, files));
         agent.unprepare(&claim).await.unwrap();
+        assert!(bed.cdi_files().is_empty() && bed.checkpoints().is_empty());
     });
 }
 
