@@ -48,7 +48,9 @@ impl Folder {
     /// Fails if a file cannot be made here; `what` and `flag` tell a person what to set.
     pub(crate) fn check(&self, what: &str, flag: &str) -> Result<(), Fault> {
         let probe = ".heddle-probe";
-        let tried = self.put(probe, b"").and_then(|()| self.open().and_then(|dir| unlink(&dir, probe)));
+        // Not worth waiting for the disk.
+        let here = Self { durability: Durability::ThisBoot, ..self.clone() };
+        let tried = here.put(probe, b"").and_then(|()| self.open().and_then(|dir| unlink(&dir, probe)));
         tried.map_err(|error| {
             Fault::fatal(
                 reason::NODE_IO,

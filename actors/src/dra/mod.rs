@@ -11,6 +11,7 @@ pub mod front;
 mod health;
 mod lookup;
 mod prepare;
+mod recovery;
 mod registration;
 mod server;
 mod service;
