@@ -87,7 +87,9 @@ pub async fn play(cluster: &Cluster, options: &Options, stage: &mut Stage, audit
     play::apply(&client, &load(ORANGE)?).await?;
     let snapshot = cluster
         .until("orange is refused red's node with a reason", LIMIT, |snapshot| {
-            let waiting = |pod: &PodView| owned_by(pod, "orange") && pod.node.is_none() && pod.reason.is_some();
+            // Before that the scheduler may still have missed its template or its claim.
+            let refused = |pod: &PodView| pod.reason.as_ref().is_some_and(|reason| reason.contains("cannot allocate"));
+            let waiting = |pod: &PodView| owned_by(pod, "orange") && pod.node.is_none() && refused(pod);
             if pods(cluster, snapshot).iter().any(waiting) { Ok(()) } else { Err("its pod gives no reason yet".into()) }
         })
         .await?;

@@ -1,0 +1,76 @@
+//! The command line.
+
+mod agent;
+mod client;
+mod controller;
+mod crds;
+#[cfg(feature = "demo")]
+mod demo;
+#[cfg(feature = "demo")]
+pub mod fake;
+mod imex_runner;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::logging;
+
+/// Lets several ComputeDomains share a node of an NVLink rack, kept apart by IMEX channels.
+#[derive(Parser)]
+#[command(name = "heddle", version, propagate_version = true, max_term_width = 110)]
+#[command(after_help = "Try it on this machine, without GPUs or Kubernetes:  heddle demo")]
+struct Cli {
+    /// How log lines on standard error look
+    #[arg(long, global = true, value_enum, default_value = "text", env = "HEDDLE_LOG_FORMAT")]
+    log_format: logging::Format,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Play ComputeDomains sharing nodes, on an embedded cluster with fake GPUs
+    #[cfg(feature = "demo")]
+    Demo(demo::Demo),
+    /// Serve one node: claims, slots, GPUs and its IMEX daemon's domain
+    Agent(agent::Agent),
+    /// Own the node's nvidia-imex process, so that it outlives agents
+    ImexRunner(imex_runner::ImexRunner),
+    /// Manage ComputeDomains and the membership of IMEX domains, once per cluster
+    Controller(controller::Controller),
+    /// Print the CustomResourceDefinitions as YAML
+    Crds(crds::Crds),
+    #[cfg(feature = "demo")]
+    #[command(hide = true)]
+    Fake(fake::Fake),
+}
+
+/// Parses the command line and runs what it says. Exit code 2 is a wrong command line or a bad file, 1 any other
+/// failure.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let level = match cli.command {
+        #[cfg(feature = "demo")]
+        Command::Demo(_) => "error",
+        _ => "info",
+    };
+    logging::start(cli.log_format, level);
+    let result = match cli.command {
+        #[cfg(feature = "demo")]
+        Command::Demo(demo) => return demo.run(),
+        #[cfg(feature = "demo")]
+        Command::Fake(fake) => return fake.run(),
+        Command::Agent(agent) => agent.run(),
+        Command::ImexRunner(runner) => runner.run(),
+        Command::Controller(controller) => controller.run(),
+        Command::Crds(crds) => crds.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("heddle: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
