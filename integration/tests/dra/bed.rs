@@ -16,6 +16,7 @@ use heddle_core::fault::Fault;
 use heddle_core::inventory::{Fabric, Gpu, Inventory};
 use heddle_core::names;
 use heddle_integration::api::{ApiServer, Options, Request, Verb};
+use heddle_integration::node::NodePaths;
 use heddle_proto::dra::v1::dra_plugin_client::DraPluginClient;
 use heddle_proto::dra::v1::{
     Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
@@ -28,6 +29,9 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
 pub const NODE: &str = "n1";
+/// UID of the pod that claims are reserved for.
+const POD_UID: &str = "u";
+/// UID of the agent's own pod.
 pub const POD: &str = "7f2c1b7e-9d14-4c0b-9a76-0d6b0a5e4f11";
 
 /// Runs a test on an actix System, and fails it when it hangs.
@@ -40,7 +44,8 @@ pub fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
 
 /// The node, its API server and what stands in for the rest of the agent.
 pub struct Bed {
-    dir: tempfile::TempDir,
+    _dir: tempfile::TempDir,
+    pub paths: NodePaths,
     pub server: ApiServer,
     pub client: Client,
     pub stub: Rc<RefCell<Stub>>,
@@ -62,14 +67,17 @@ impl Bed {
     pub async fn new() -> Self {
         // In memory where that is possible: the tests start hundreds of agents, and each syncs its files.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        for folder in ["plugins", "reg", "cdi", "state", "proc/sys/kernel/random"] {
-            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        let paths = NodePaths::new(dir.path());
+        let random = paths.os().join("proc/sys/kernel/random");
+        for folder in [paths.plugins(), paths.registry(), paths.cdi(), paths.cdi_static(), paths.state(), random] {
+            std::fs::create_dir_all(folder).unwrap();
         }
         let server = ApiServer::new(Options::default());
         let client = server.client();
         let requests = Arc::<Mutex<Vec<_>>>::default();
         let bed = Self {
-            dir,
+            _dir: dir,
+            paths,
             client,
             stub: Rc::default(),
             runtime: Runtime::new(),
@@ -94,15 +102,11 @@ impl Bed {
         bed
     }
 
-    pub fn path(&self, file: &str) -> PathBuf {
-        self.dir.path().join(file)
-    }
-
     /// The files of a boot.
     pub fn boot(&self, id: &str, major: u32) {
-        std::fs::write(self.path("proc/sys/kernel/random/boot_id"), format!("{id}\n")).unwrap();
+        std::fs::write(self.paths.os().join("proc/sys/kernel/random/boot_id"), format!("{id}\n")).unwrap();
         let devices = format!("Character devices:\n{major} {}\n\nBlock devices:\n", names::CHANNEL_MAJOR_NAME);
-        std::fs::write(self.path("proc/devices"), devices).unwrap();
+        std::fs::write(self.paths.os().join("proc/devices"), devices).unwrap();
     }
 
     /// Lets the API server answer, and notes what it is asked.
@@ -126,6 +130,28 @@ impl Bed {
     /// What was asked since the last call.
     pub fn requests(&self) -> Vec<(Verb, String)> {
         std::mem::take(&mut self.requests.lock().unwrap())
+    }
+
+    /// A pod on this node that uses a claim, made after the claim was reserved for it.
+    pub async fn pod(&self, name: &str, claim: &str) {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team", "name": name}, "spec": {
+            "resourceClaims": [{"name": "channel", "resourceClaimName": claim}],
+            "containers": [{"name": "main", "image": "i", "resources": {"claims": [{"name": "channel"}]}}]}});
+        let made = self.create("v1", "pods", pod).await;
+        let claims = kube::Api::<ResourceClaim>::namespaced(self.client.clone(), "team");
+        let mut reserved =
+            serde_json::to_value(claims.get(claim).await.unwrap().status.unwrap()).unwrap()["reservedFor"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+        reserved.retain(|consumer| consumer["uid"] != POD_UID);
+        reserved.push(json!({"resource": "pods", "name": name, "uid": made["metadata"]["uid"]}));
+        let patch = kube::api::Patch::Merge(json!({"status": {"reservedFor": reserved}}));
+        claims.patch_status(claim, &kube::api::PatchParams::default(), &patch).await.unwrap();
+        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"kind": "Node", "name": NODE}});
+        let path = format!("/{name}/binding");
+        self.send(http::Method::POST, "v1", "pods", Some("team"), &path, binding).await;
     }
 
     pub async fn create(&self, api_version: &str, plural: &str, object: Value) -> Value {
@@ -163,7 +189,7 @@ impl Bed {
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// A claim on `device`, allocated and reserved.
+    /// A claim on a slot, allocated and reserved.
     pub async fn claim(&self, name: &str, domain: &str) -> Claim {
         let config = json!({"apiVersion": names::COMPUTE_DOMAIN_API_VERSION, "kind": names::CHANNEL_CONFIG_KIND,
             "domainID": domain});
@@ -189,7 +215,7 @@ impl Bed {
         allocated["status"] = json!({
             "allocation": {"devices": {"results": results, "config": [
                 {"source": "FromClaim", "opaque": {"driver": names::DRIVER, "parameters": config}}]}},
-            "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]});
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": POD_UID}]});
         let path = format!("/{name}/status");
         let made =
             self.send(http::Method::PUT, "resource.k8s.io/v1", "resourceclaims", Some("team"), &path, allocated).await;
@@ -206,13 +232,13 @@ impl Bed {
         DraSettings {
             node_name: NODE.into(),
             pod_uid: POD.into(),
-            plugins_dir: self.path("plugins"),
-            registry_dir: self.path("reg"),
-            cdi_dir: self.path("cdi"),
-            state_dir: self.path("state"),
+            plugins_dir: self.paths.plugins(),
+            registry_dir: self.paths.registry(),
+            cdi_dir: self.paths.cdi(),
+            state_dir: self.paths.state(),
             slots: 16,
             gpus: true,
-            proc_root: self.path("proc"),
+            proc_root: self.paths.os().join("proc"),
         }
     }
 
@@ -254,7 +280,7 @@ impl Bed {
     }
 
     pub fn cdi_files(&self) -> BTreeMap<String, Value> {
-        let entries = std::fs::read_dir(self.path("cdi")).unwrap().map(|entry| entry.unwrap().path());
+        let entries = std::fs::read_dir(self.paths.cdi()).unwrap().map(|entry| entry.unwrap().path());
         entries
             .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
             .map(|path| {
@@ -267,7 +293,7 @@ impl Bed {
     pub fn checkpoints(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for driver in [names::DRIVER, names::GPU_DRIVER] {
-            let folder = self.path("state/claims").join(driver);
+            let folder = self.paths.state().join("claims").join(driver);
             found.extend(std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
         }
         found

@@ -222,10 +222,10 @@ fn case_20_a_wiped_cdi_file_is_put_back() {
         let claim = bed.claim("c", &domain).await;
         let ids = agent.prepare_one(&claim).await.unwrap();
         let before = bed.cdi_files();
-        std::fs::remove_file(bed.path("cdi").join(before.keys().next().unwrap())).unwrap();
+        std::fs::remove_file(bed.paths.cdi().join(before.keys().next().unwrap())).unwrap();
         agent.until(|| bed.cdi_files() == before).await;
-        std::fs::remove_dir_all(bed.path("cdi")).unwrap();
-        std::fs::create_dir(bed.path("cdi")).unwrap();
+        std::fs::remove_dir_all(bed.paths.cdi()).unwrap();
+        std::fs::create_dir(bed.paths.cdi()).unwrap();
         agent.until(|| bed.cdi_files() == before).await;
         assert_eq!(bed.inject(&ids).len(), 1);
     });

@@ -2,6 +2,7 @@
 
 mod bed;
 mod claims;
+mod kubelet;
 mod restart;
 mod slices;
 mod sockets;

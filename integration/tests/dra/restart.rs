@@ -117,7 +117,7 @@ fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_made_anew_from_the_cdi_file_
         let files = bed.cdi_files();
         bed.api_away();
         let agent = bed.start().await;
-        assert!(bed.path("state/quarantine").join(path.file_name().unwrap()).exists());
+        assert!(bed.paths.state().join("quarantine").join(path.file_name().unwrap()).exists());
         assert_eq!(bed.stub.borrow().restored, None, "while it is not known what the claim holds, nothing may be left");
         bed.heal();
         agent.until(|| bed.stub.borrow().restored.is_some()).await;
@@ -176,11 +176,12 @@ async fn cut_off<T>(turns: usize, call: impl Future<Output = T>) {
 fn a_folder_that_is_missing_ends_the_process_with_a_sentence() {
     run(|| async {
         let bed = Bed::new().await;
-        for (missing, flag) in [("cdi", "--cdi-dir"), ("reg", "--registry-dir")] {
-            let bed = if missing == "cdi" { &bed } else { &Bed::new().await };
-            std::fs::remove_dir_all(bed.path(missing)).unwrap();
-            let settings = bed.settings();
-            let fault = first_fault(bed, settings).await;
+        let other = Bed::new().await;
+        for (bed, missing, flag) in
+            [(&bed, bed.paths.cdi(), "--cdi-dir"), (&other, other.paths.registry(), "--registry-dir")]
+        {
+            std::fs::remove_dir_all(missing).unwrap();
+            let fault = first_fault(bed, bed.settings()).await;
             assert_eq!(fault.class, Class::Fatal);
             assert!(fault.message.contains(flag) && fault.message.contains("does not exist"), "{fault}");
         }

@@ -72,10 +72,10 @@ fn a_socket_or_folder_that_vanishes_is_put_back() {
         let registration = agent.registrations()[0].clone();
         std::fs::remove_file(&registration).unwrap();
         agent.until(|| registration.exists()).await;
-        std::fs::remove_dir_all(bed.path("plugins")).unwrap();
+        std::fs::remove_dir_all(bed.paths.plugins()).unwrap();
         agent.until(|| agent.service(names::DRIVER).exists() && agent.service(names::GPU_DRIVER).exists()).await;
-        std::fs::remove_dir_all(bed.path("reg")).unwrap();
-        std::fs::create_dir(bed.path("reg")).unwrap();
+        std::fs::remove_dir_all(bed.paths.registry()).unwrap();
+        std::fs::create_dir(bed.paths.registry()).unwrap();
         agent.until(|| agent.registrations().len() == 2).await;
         let mut kubelet = RegistrationClient::new(dial(registration).await);
         kubelet.get_info(InfoRequest {}).await.unwrap();
