@@ -31,4 +31,8 @@ pub use view::{Kind, NodeState, TemplateKey, View, template_key, template_owner}
 pub use write::{DomainWrite, Note, Write};
 
 #[cfg(test)]
+mod clique_tests;
+#[cfg(test)]
 pub(crate) mod samples;
+#[cfg(test)]
+mod status_tests;

@@ -5,7 +5,7 @@ use crate::claim::ClaimKey;
 use crate::controller::{Cd, LabelledClaim};
 use crate::names;
 
-pub fn clique() -> crate::clique::CliqueId {
+pub fn sample_clique() -> crate::clique::CliqueId {
     "0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.7".parse().unwrap()
 }
 
@@ -14,7 +14,7 @@ pub fn uid(name: &str) -> String {
 }
 
 /// `team/<name>` with UID `uid-<name>`, template `<name>-channel`, and our finalizer.
-pub fn compute_domain(name: &str, isolation_mode: IsolationMode) -> Cd {
+pub fn sample_cd(name: &str, isolation_mode: IsolationMode) -> Cd {
     let channel = ChannelSpec {
         resource_claim_template: TemplateRef { name: format!("{name}-channel") },
         allocation_mode: AllocationMode::Single,
@@ -42,7 +42,7 @@ pub fn claim(cd: &str, node: &str) -> LabelledClaim {
 pub fn new_node(name: &str) -> IMEXNode {
     let mut node = IMEXNode::new(name, IMEXNodeSpec::default());
     node.status = Some(IMEXNodeStatus {
-        clique: Some(clique().to_string()),
+        clique: Some(sample_clique().to_string()),
         channel_count: 2048,
         addresses: vec![format!("10.0.0.{}", name.trim_start_matches('n'))],
         ..Default::default()

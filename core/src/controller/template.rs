@@ -164,25 +164,25 @@ mod tests {
     #[test]
     fn a_shared_one_asks_for_one_slot_an_exclusive_one_for_all() {
         let request = |cd: &Cd| made(cd).spec.spec.devices.unwrap().requests.unwrap()[0].exactly.clone().unwrap();
-        let green = request(&compute_domain("green", IsolationMode::Channel));
+        let green = request(&sample_cd("green", IsolationMode::Channel));
         assert_eq!((green.allocation_mode.as_deref(), green.count), (Some("ExactCount"), Some(1)));
-        let red = request(&compute_domain("red", IsolationMode::Domain));
+        let red = request(&sample_cd("red", IsolationMode::Domain));
         assert_eq!((red.allocation_mode.as_deref(), red.count), (Some("All"), None));
     }
 
     #[test]
     fn its_claims_name_the_compute_domain() {
-        let green = compute_domain("green", IsolationMode::Channel);
+        let green = sample_cd("green", IsolationMode::Channel);
         let template = made(&green);
         assert_eq!(template.spec.metadata.unwrap().labels.unwrap()[names::COMPUTE_DOMAIN_LABEL], green.uid());
         let config = template.spec.spec.devices.unwrap().config.unwrap()[0].opaque.clone().unwrap();
-        let config = ChannelConfig::decode(&config.parameters.0).unwrap();
+        let config: ChannelConfig = serde_json::from_value(config.parameters.0).unwrap();
         assert_eq!((config.domain_id.as_str(), config.compute_domain.as_deref()), (green.uid(), Some("green")));
     }
 
     #[test]
     fn labels_and_finalizer_are_mended_a_spec_is_replaced() {
-        let green = compute_domain("green", IsolationMode::Channel);
+        let green = sample_cd("green", IsolationMode::Channel);
         assert_eq!(stepped(&green, Some(made(&green)), vec![]), TemplateStep::Ready);
         let mut bare = made(&green);
         bare.metadata.finalizers = None;
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_never_touched() {
-        let green = compute_domain("green", IsolationMode::Channel);
+        let green = sample_cd("green", IsolationMode::Channel);
         let mut theirs = made(&green);
         theirs.metadata.labels = None;
         let TemplateStep::Blocked(fault, Some(Write::RecheckTemplate(_))) = stepped(&green, Some(theirs), vec![])
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(fault.reason, reason::TEMPLATE_CONFLICT);
         assert!(fault.message.contains("team/green-channel exists and is not ours"), "{fault}");
 
-        let mut second = compute_domain("second", IsolationMode::Channel);
+        let mut second = sample_cd("second", IsolationMode::Channel);
         second.spec = green.spec.clone();
         let TemplateStep::Blocked(fault, None) = stepped(&second, Some(made(&green)), vec![green.clone()]) else {
             panic!()

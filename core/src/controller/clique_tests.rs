@@ -1,0 +1,222 @@
+use super::samples::*;
+use super::*;
+use crate::api::{ChannelState, IMEXDomain, IMEXNode, IsolationMode, NodeChannel};
+use crate::fault::reason;
+use crate::imex::{exclusive_domain_name, shared_domain_name};
+use crate::protocol::{name, samples::with_channel};
+
+fn key() -> String {
+    sample_clique().to_string()
+}
+
+fn home() -> String {
+    shared_domain_name(&sample_clique())
+}
+
+fn with_node(view: &mut View, node: IMEXNode) {
+    view.put_node(name(&node), NodeState::default());
+    view.put_imex_node(node);
+}
+
+fn writes(view: &View) -> Vec<Write> {
+    clique(view, &key()).writes
+}
+
+/// Does what the clique asks for until it asks for nothing but health; the labels of what it did.
+fn settle(view: &mut View) -> Vec<&'static str> {
+    settle_clique(view, &key())
+}
+
+fn settle_clique(view: &mut View, key: &str) -> Vec<&'static str> {
+    let mut done = Vec::new();
+    for _ in 0..20 {
+        let writes: Vec<_> = clique(view, key).writes.into_iter().filter(|write| !only_health(write)).collect();
+        if writes.is_empty() {
+            return done;
+        }
+        writes.into_iter().for_each(|write| done.push(apply(view, write)));
+    }
+    panic!("the clique does not settle: {done:?}");
+}
+
+fn only_health(write: &Write) -> bool {
+    matches!(write, Write::Domain(write) if write.members.is_none() && !write.changes_channels())
+}
+
+fn apply(view: &mut View, write: Write) -> &'static str {
+    match write {
+        Write::CreateDomain(domain) => {
+            view.put_domain(*domain);
+            "create"
+        }
+        Write::DeleteDomain(domain) => {
+            view.drop_domain(name(&*domain));
+            "delete"
+        }
+        Write::Domain(write) => {
+            let mut domain = write.domain.clone();
+            let label = if write.members.is_some() { "members" } else { "channels" };
+            domain.spec.members = write.members.clone().unwrap_or(domain.spec.members);
+            let gone = write.drain_if_gone.iter().map(|cd| cd.uid.clone()).collect();
+            domain.status = write.status(&domain, &gone, &write.nodes).or(domain.status);
+            view.put_domain(domain);
+            label
+        }
+        Write::Move { node, target } => {
+            let spec = placement::move_in(&node, view.domain(&target).unwrap()).unwrap();
+            view.put_imex_node(IMEXNode { spec, ..*node });
+            "move"
+        }
+        Write::Fence { mut node, mark } => {
+            node.spec.fence = Some(mark);
+            view.put_imex_node(*node);
+            "fence"
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn enter(view: &mut View, node: &str, cd: &str, channel: u32) {
+    let mut object = view.imex_node(node).unwrap().clone();
+    let domain = object.spec.domain.clone().unwrap();
+    let entry = NodeChannel { channel, domain, since: String::new() };
+    object.status.as_mut().unwrap().channels.insert(uid(cd), entry);
+    view.put_imex_node(object);
+}
+
+fn serves<'a>(view: &'a View, node: &str) -> &'a str {
+    view.imex_node(node).unwrap().spec.domain.as_deref().unwrap()
+}
+
+#[test]
+fn nodes_that_come_together_are_assigned_by_one_write() {
+    let mut view = View::default();
+    (0..18).for_each(|n| with_node(&mut view, new_node(&format!("n{n}"))));
+    let [Write::CreateDomain(domain)] = &writes(&view)[..] else { panic!() };
+    assert_eq!((name(&**domain), domain.spec.members.len()), (home().as_str(), 18));
+    let done = settle(&mut view);
+    assert_eq!(done.iter().filter(|label| **label != "move").collect::<Vec<_>>(), [&"create"]);
+    assert_eq!(done.len(), 19);
+}
+
+#[test]
+fn a_node_without_a_node_object_or_in_no_clique_is_not_assigned() {
+    let mut view = View::default();
+    view.put_imex_node(new_node("n1"));
+    assert_eq!(writes(&view), []);
+    assert_eq!(clique(&view, "no clique"), CliquePlan::default());
+}
+
+#[test]
+fn a_node_that_changes_its_clique_goes_over_when_it_lists_nothing() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    settle(&mut view);
+    view.put_cd(sample_cd("green", IsolationMode::Channel));
+    let domain = view.domain(&home()).unwrap().clone();
+    view.put_domain(with_channel(domain, &uid("green"), 1));
+    enter(&mut view, "n1", "green", 1);
+    let mut moved = view.imex_node("n1").unwrap().clone();
+    let other = "0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.8";
+    moved.status.as_mut().unwrap().clique = Some(other.into());
+    view.put_imex_node(moved.clone());
+    assert_eq!(settle_clique(&mut view, other), ["create"], "it still uses a channel");
+    moved.status.as_mut().unwrap().channels.clear();
+    view.put_imex_node(moved);
+    assert_eq!(settle_clique(&mut view, other), ["members", "move"]);
+    settle(&mut view);
+    assert!(view.domain(&home()).unwrap().spec.members.is_empty());
+}
+
+#[test]
+fn an_exclusive_compute_domain_gets_its_nodes_and_gives_them_back() {
+    let mut view = View::default();
+    ["n1", "n2"].into_iter().for_each(|node| with_node(&mut view, new_node(node)));
+    settle(&mut view);
+    let red = sample_cd("red", IsolationMode::Domain);
+    let own = exclusive_domain_name(&sample_clique(), red.uid());
+    view.put_cd(red.clone());
+    view.put_claim(claim("red", "n1"));
+    settle(&mut view);
+    assert_eq!((serves(&view, "n1"), serves(&view, "n2")), (own.as_str(), home().as_str()));
+    let members = &view.domain(&home()).unwrap().spec.members;
+    assert!(members["n1"].away && !members["n2"].away);
+    assert_eq!(view.domain(&own).unwrap().spec.compute_domain.as_ref(), Some(&red.reference));
+
+    let domain = view.domain(&own).unwrap().clone();
+    view.put_domain(with_channel(domain, red.uid(), 1));
+    enter(&mut view, "n1", "red", 1);
+    view.drop_claim(&claim("red", "n1").key.uid);
+    settle(&mut view);
+    assert_eq!(serves(&view, "n1"), own, "the node has not left yet");
+    let mut left = view.imex_node("n1").unwrap().clone();
+    left.status.as_mut().unwrap().channels.clear();
+    view.put_imex_node(left);
+    settle(&mut view);
+    assert_eq!(serves(&view, "n1"), home());
+    assert!(view.domain(&own).is_some(), "its number is kept as long as the ComputeDomain lives");
+    view.drop_cd(red.uid());
+    settle(&mut view);
+    assert!(view.domain(&own).is_none());
+}
+
+#[test]
+fn a_gone_compute_domain_is_drained_fenced_and_freed() {
+    let mut view = View::default();
+    ["n1", "n2"].into_iter().for_each(|node| with_node(&mut view, new_node(node)));
+    settle(&mut view);
+    let green = sample_cd("green", IsolationMode::Channel);
+    view.put_cd(green.clone());
+    let domain = view.domain(&home()).unwrap().clone();
+    view.put_domain(with_channel(domain, green.uid(), 1));
+    assert_eq!(settle(&mut view), Vec::<&str>::new());
+    view.put_cd(Cd { deleting: true, ..green.clone() });
+    assert_eq!(settle(&mut view), ["channels", "fence", "fence", "channels"]);
+    assert!(view.domain(&home()).unwrap().status.as_ref().unwrap().channels.is_empty());
+}
+
+#[test]
+fn one_that_only_the_api_may_know_is_asked_for_before_it_is_drained() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    settle(&mut view);
+    let domain = view.domain(&home()).unwrap().clone();
+    view.put_domain(with_channel(domain, "uid-new", 1));
+    let found = writes(&view).into_iter().find_map(|write| match write {
+        Write::Domain(write) => Some(write),
+        _ => None,
+    });
+    let write = found.unwrap();
+    assert_eq!((write.drain.len(), write.drain_if_gone[0].name.as_str()), (0, "uid-new"));
+    let status = write.status(&write.domain, &Default::default(), &write.nodes).unwrap_or_default();
+    assert!(status.channels.values().all(|entry| entry.state == ChannelState::Active));
+}
+
+#[test]
+fn a_full_domain_and_an_odd_node_are_told() {
+    let mut view = View::default();
+    (0..19).for_each(|n| with_node(&mut view, new_node(&format!("n{n:02}"))));
+    let mut odd = new_node("n03");
+    odd.status.as_mut().unwrap().channel_count = 1024;
+    view.put_imex_node(odd);
+    settle(&mut view);
+    let problems = clique(&view, &key()).problems;
+    let reasons: Vec<_> = problems.iter().map(|(node, fault)| (node.as_str(), fault.reason)).collect();
+    assert_eq!(reasons, [("n03", reason::MEMBER_MISMATCH), ("n18", reason::DOMAIN_FULL)]);
+}
+
+#[test]
+fn a_lost_domain_is_made_without_members_and_examined() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    settle(&mut view);
+    let domain = view.domain(&home()).unwrap().clone();
+    view.put_domain(with_channel(domain, &uid("green"), 1));
+    enter(&mut view, "n1", "green", 1);
+    view.drop_domain(&home());
+    let [Write::CreateDomain(made)] = &writes(&view)[..] else { panic!() };
+    assert!(made.spec.members.is_empty());
+    view.put_domain(IMEXDomain::clone(made));
+    let examined = |write: &Write| matches!(write, Write::Examine { nodes, .. } if nodes.contains("n1"));
+    assert!(writes(&view).iter().any(examined));
+}

@@ -1,0 +1,194 @@
+use super::samples::*;
+use super::*;
+use crate::api::{ComputeDomainStatus, IMEXNode, IsolationMode, Member, NodeChannel, ReadyState};
+use crate::imex::shared_domain_name;
+use crate::protocol::samples::{shared, with_channel};
+
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+/// Nodes `n0`, … that have entered channel 7 of the shared domain for `green`, whose template is in place.
+fn at_work(nodes: u32) -> View {
+    let mut view = View::default();
+    let home = shared_domain_name(&sample_clique());
+    let mut domain = with_channel(shared(&home), &uid("green"), 7);
+    domain.spec.clique = sample_clique().to_string();
+    for index in 0..nodes {
+        let node_name = format!("n{index}");
+        let address = format!("10.0.0.{index}");
+        domain.spec.members.insert(node_name.clone(), Member { index, address, away: false });
+        let mut node = new_node(&node_name);
+        node.spec.domain = Some(home.clone());
+        let status = node.status.as_mut().unwrap();
+        status.daemon.state = "READY".into();
+        status.daemon.domain = Some(home.clone());
+        status.daemon.index = Some(index);
+        let entry = NodeChannel { channel: 7, domain: home.clone(), since: String::new() };
+        status.channels.insert(uid("green"), entry);
+        view.put_node(&node_name, NodeState::default());
+        view.put_imex_node(node);
+        view.put_claim(claim("green", &node_name));
+    }
+    view.put_domain(domain);
+    let green = sample_cd("green", IsolationMode::Channel);
+    view.put_template(wanted_template(&green, green.spec.as_ref().unwrap()));
+    view.put_cd(green);
+    view
+}
+
+fn status(view: &View) -> (ComputeDomainStatus, Vec<Note>) {
+    let mut writes = compute_domain(view, &uid("green"), NOW);
+    match writes.pop() {
+        Some(Write::Status { status, notes, .. }) => (status, notes),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn said<'a>(status: &'a ComputeDomainStatus, type_: &str) -> (&'a str, &'a str, &'a str) {
+    let condition = status.conditions.iter().find(|condition| condition.type_ == type_).unwrap();
+    (&condition.status, &condition.reason, &condition.message)
+}
+
+fn change(view: &mut View, node: &str, change: impl FnOnce(&mut IMEXNode)) {
+    let mut object = view.imex_node(node).unwrap().clone();
+    change(&mut object);
+    view.put_imex_node(object);
+}
+
+#[test]
+fn a_status_that_says_it_all_is_not_written_again() {
+    let mut view = at_work(2);
+    let (written, notes) = status(&view);
+    assert_eq!((written.status, written.channel.as_deref()), (Some(ReadyState::Ready), Some("7")));
+    assert_eq!((written.node_count, written.ready_node_count), (2, 2));
+    assert_eq!(said(&written, READY), ("True", "NodesReady", "all of its nodes are ready: 2"));
+    let reasons: Vec<_> = notes.iter().map(|note| note.reason.as_str()).collect();
+    assert_eq!(reasons, ["NodesReady", "Assigned", "ByChannel"]);
+    let known = Cd { status: Some(written), ..view.cd(&uid("green")).unwrap().clone() };
+    view.put_cd(known);
+    assert_eq!(compute_domain(&view, &uid("green"), "2027-01-01T00:00:00Z"), []);
+}
+
+#[test]
+fn a_condition_keeps_the_time_since_when_it_holds() {
+    let mut view = at_work(1);
+    let (written, _) = status(&view);
+    view.put_cd(Cd { status: Some(written), ..view.cd(&uid("green")).unwrap().clone() });
+    change(&mut view, "n0", |node| node.status.as_mut().unwrap().daemon.state = "DOWN".into());
+    let Some(Write::Status { status, notes, .. }) = compute_domain(&view, &uid("green"), "2027-01-01T00:00:00Z").pop()
+    else {
+        panic!()
+    };
+    let turned =
+        |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap().last_transition_time.0.to_string();
+    assert_eq!((turned(READY).as_str(), turned(CHANNEL_ASSIGNED).as_str()), ("2027-01-01T00:00:00Z", NOW));
+    assert_eq!(said(&status, READY).2, "0 of 1 nodes are ready: n0 has its IMEX daemon in state DOWN");
+    assert_eq!(said(&status, DEGRADED).1, "DaemonNotReady");
+    assert!(notes.iter().any(|note| note.warning && note.reason == "DaemonNotReady"));
+}
+
+#[test]
+fn what_a_node_lacks_is_said() {
+    type Spoil = fn(&mut IMEXNode);
+    let cases: [(Spoil, &str); 4] = [
+        (|node| node.status.as_mut().unwrap().daemon.domain = None, "n0 runs no IMEX daemon"),
+        (
+            |node| node.status.as_mut().unwrap().daemon.domain = Some("x".into()),
+            "still runs its IMEX daemon for domain x",
+        ),
+        (|node| node.status.as_mut().unwrap().daemon.index = Some(5), "says it is member 5 of domain"),
+        (|node| node.status.as_mut().unwrap().channels.clear(), "has not entered a channel yet"),
+    ];
+    for (spoil, why) in cases {
+        let mut view = at_work(1);
+        change(&mut view, "n0", spoil);
+        let (status, _) = status(&view);
+        assert!(said(&status, READY).2.contains(why), "{} lacks {why}", said(&status, READY).2);
+        assert_eq!(status.status, Some(ReadyState::NotReady));
+    }
+}
+
+#[test]
+fn a_node_without_fabric_is_ready_without_a_channel() {
+    let mut view = at_work(1);
+    view.drop_domain(&shared_domain_name(&sample_clique()));
+    change(&mut view, "n0", |node| {
+        node.spec = Default::default();
+        node.status = Some(Default::default());
+    });
+    let (status, _) = status(&view);
+    assert_eq!((said(&status, READY).0, said(&status, CHANNEL_ASSIGNED).1), ("True", "NoFabric"));
+}
+
+#[test]
+fn the_list_of_nodes_is_cut_and_the_counts_are_not() {
+    let view = at_work(100);
+    let (status, _) = status(&view);
+    assert_eq!((status.nodes.len(), status.node_count, status.cliques[0].nodes), (64, 100, 100));
+    let mut broken = view.clone();
+    for n in 0..100 {
+        change(&mut broken, &format!("n{n}"), |node| node.status.as_mut().unwrap().daemon.state = "DOWN".into());
+    }
+    let (status, _) = self::status(&broken);
+    assert!(said(&status, READY).2.ends_with(" and 95 more"), "{}", said(&status, READY).2);
+}
+
+#[test]
+fn num_nodes_is_waited_for() {
+    let mut view = at_work(1);
+    let mut green = view.cd(&uid("green")).unwrap().clone();
+    green.spec.as_mut().unwrap().num_nodes = 2;
+    view.put_cd(green);
+    assert_eq!(said(&status(&view).0, READY), ("False", "WaitingForNodes", "1 nodes are ready, numNodes is 2"));
+}
+
+#[test]
+fn an_exhausted_domain_is_told() {
+    let mut view = at_work(1);
+    let mut domain = view.domain(&shared_domain_name(&sample_clique())).unwrap().clone();
+    domain.status = None;
+    (1..4).for_each(|n| domain = with_channel(domain.clone(), &format!("other-{n}"), n));
+    view.put_domain(domain);
+    change(&mut view, "n0", |node| {
+        let status = node.status.as_mut().unwrap();
+        status.channels.clear();
+        status.channel_count = 4;
+    });
+    let (status, notes) = status(&view);
+    let (_, reason, message) = said(&status, CHANNEL_ASSIGNED);
+    assert_eq!(reason, "ChannelsExhausted");
+    assert!(message.contains("(3 in use)"), "{message}");
+    assert!(notes.iter().any(|note| note.warning && note.reason == "ChannelsExhausted"));
+}
+
+#[test]
+fn one_without_spec_is_told_and_deleted_like_any_other() {
+    let mut view = View::default();
+    let odd = Cd { spec: Err("it has no spec".into()), ..sample_cd("green", IsolationMode::Channel) };
+    view.put_cd(odd.clone());
+    let (status, notes) = status(&view);
+    assert_eq!(said(&status, READY).1, "InvalidSpec");
+    assert!(notes[0].warning);
+    view.put_cd(Cd { deleting: true, ..odd });
+    assert!(matches!(&compute_domain(&view, &uid("green"), NOW)[..], [Write::Unguard(_)]));
+}
+
+#[test]
+fn deletion_waits_for_whom_it_names_but_not_for_the_lost() {
+    let mut view = at_work(2);
+    let green = view.cd(&uid("green")).unwrap().clone();
+    view.put_cd(Cd { deleting: true, ..green });
+    let writes = compute_domain(&view, &uid("green"), NOW);
+    assert!(matches!(&writes[..], [Write::ReleaseTemplate { .. }, Write::Status { .. }]));
+    view.drop_template(&("team".into(), "green-channel".into()));
+    let (waiting, _) = status(&view);
+    let text = said(&waiting, READY).2;
+    assert!(text.contains("claim green-n0 on node n0") && text.contains("to drain"), "{text}");
+
+    let mut domain = view.domain(&shared_domain_name(&sample_clique())).unwrap().clone();
+    domain.status = crate::protocol::drain(&domain, &[uid("green")].into());
+    view.put_domain(domain);
+    view.drop_claim(&claim("green", "n0").key.uid);
+    view.put_node("n1", NodeState { lost: true });
+    let writes = compute_domain(&view, &uid("green"), NOW);
+    assert!(matches!(&writes[..], [Write::Unguard(_)]), "{writes:?}");
+}

@@ -1,0 +1,189 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use heddle_core::api::{IMEXDomain, IMEXDomainStatus, IMEXNode, IMEXNodeStatus, IsolationMode};
+use heddle_core::claim::Prepared;
+use heddle_core::protocol::{self, Allocate, Enter};
+
+use crate::cluster::Bug;
+use crate::store::{Change, Sent, Store, version};
+
+/// Few, so that numbers are given again soon.
+const CHANNEL_COUNT: u32 = 4;
+
+/// The agent of one node: what survives a crash, and what it has in memory.
+#[derive(Clone, Default)]
+pub struct Agent {
+    pub name: String,
+    /// Checkpoints.
+    pub prepared: BTreeMap<String, Prepared>,
+    /// The daemon lives on its own.
+    pub daemon: Option<String>,
+    /// The node is dead and will stay so.
+    pub lost: bool,
+    node: Option<IMEXNode>,
+    domain: Option<IMEXDomain>,
+    /// After a start, and after a write whose fate it does not know, nothing is decided before a write of its own has
+    /// arrived: the one of before then fails.
+    greeted: bool,
+    lives: u32,
+    /// Claims whose ComputeDomain it has seen alive, which is asked once.
+    checked: BTreeSet<String>,
+    /// It has sent a write and has no answer.
+    waiting: bool,
+}
+
+/// What the agent does.
+#[derive(Clone, Copy, Debug)]
+pub enum Act {
+    SeeNode,
+    SeeDomain,
+    Prepare,
+    Unprepare,
+    Leave,
+    Observe,
+    Switch,
+    GiveUp,
+    Crash,
+}
+
+impl Agent {
+    pub fn new(name: &str) -> Self {
+        Self { name: name.into(), ..Default::default() }
+    }
+
+    /// The answer to its write.
+    pub fn answered(&mut self, accepted: bool, store: &Store) {
+        if std::mem::take(&mut self.waiting) {
+            self.node = store.nodes.get(&self.name).filter(|_| accepted).cloned();
+        }
+    }
+
+    fn node_write(&mut self, status: IMEXNodeStatus, guarded: bool) -> Option<Sent> {
+        let version = version(self.node.as_ref()?).filter(|_| guarded);
+        self.waiting = true;
+        Some(Sent { kind: Change::NodeStatus(Box::new(status)), name: self.name.clone(), version })
+    }
+
+    /// A write that it sends, if any.
+    pub fn act(&mut self, act: Act, pick: usize, store: &Store, bug: Bug) -> Option<Sent> {
+        if self.lost {
+            return None;
+        }
+        if self.waiting && !matches!(act, Act::GiveUp | Act::Crash) {
+            return None;
+        }
+        match act {
+            Act::GiveUp if self.waiting => {
+                (self.waiting, self.greeted, self.lives) = (false, false, self.lives + 1);
+            }
+            Act::GiveUp => {}
+            Act::SeeNode => self.node = store.nodes.get(&self.name).cloned(),
+            Act::SeeDomain => {
+                let name = self.node.as_ref()?.spec.domain.as_ref()?;
+                self.domain = store.domains.get(name).cloned();
+            }
+            Act::Crash => {
+                let lives = self.lives + 1;
+                *self = Self {
+                    prepared: std::mem::take(&mut self.prepared),
+                    daemon: self.daemon.take(),
+                    lives,
+                    ..Self::new(&self.name)
+                };
+            }
+            _ if !self.greeted => return self.greet(),
+            Act::Prepare => return self.prepare(pick, store, bug),
+            Act::Unprepare => {
+                let claim = self.prepared.keys().nth(pick % self.prepared.len().max(1))?.clone();
+                // The kubelet keeps a claim prepared as long as the API has it.
+                if !store.claims.contains_key(&claim) {
+                    self.prepared.remove(&claim);
+                }
+            }
+            Act::Leave => {
+                let unused = self.unused(store);
+                let status = protocol::leave(self.node.as_ref()?, self.domain.as_ref(), &unused)?;
+                return self.node_write(status, true);
+            }
+            Act::Observe => {
+                let status = protocol::observe(self.node.as_ref()?, self.domain.as_ref()?)?;
+                return self.node_write(status, true);
+            }
+            Act::Switch => {
+                let node = self.node.as_ref()?;
+                if self.prepared.is_empty() && self.daemon != node.spec.domain {
+                    self.daemon = node.spec.domain.clone();
+                }
+                let mut status = node.status.clone()?;
+                if status.daemon.domain != self.daemon {
+                    status.daemon.domain = self.daemon.clone();
+                    status.daemon.state = "READY".into();
+                    status.daemon.index = None;
+                    return self.node_write(status, true);
+                }
+            }
+        }
+        None
+    }
+
+    fn greet(&mut self) -> Option<Sent> {
+        let mut status = self.node.as_ref()?.status.clone()?;
+        let hello = format!("life {}", self.lives);
+        if status.agent_version == hello {
+            self.greeted = true;
+            return None;
+        }
+        status.agent_version = hello;
+        self.node_write(status, true)
+    }
+
+    /// The listed ComputeDomains that no claim here uses or waits for.
+    fn unused(&self, store: &Store) -> BTreeSet<String> {
+        let listed = self.node.iter().flat_map(|node| node.status.iter().flat_map(|status| status.channels.keys()));
+        let wanted = |uid: &&String| {
+            let waiting = store.claims.values().any(|c| &&c.cd_uid == uid && c.nodes.contains(&self.name));
+            waiting || self.prepared.values().any(|claim| &&claim.cd_uid == uid)
+        };
+        listed.filter(|uid| !wanted(uid)).cloned().collect()
+    }
+
+    fn prepare(&mut self, pick: usize, store: &Store, bug: Bug) -> Option<Sent> {
+        let waiting: Vec<_> = store
+            .claims
+            .values()
+            .filter(|claim| claim.nodes.contains(&self.name) && !self.prepared.contains_key(&claim.key.uid))
+            .collect();
+        let claim = waiting.get(pick % waiting.len().max(1))?;
+        let cd = store.cds.get(&claim.cd_uid).filter(|cd| !cd.deleting || self.checked.contains(&claim.key.uid))?;
+        self.checked.insert(claim.key.uid.clone());
+        let (node, domain) = (self.node.as_ref()?, self.domain.as_ref()?);
+        let exclusive = domain.spec.compute_domain.is_some();
+        let mode = if exclusive { IsolationMode::Domain } else { IsolationMode::Channel };
+        if self.daemon != domain.metadata.name || cd.spec.as_ref().unwrap().isolation_mode != mode {
+            return None;
+        }
+        match protocol::enter(node, domain, &cd.reference, "") {
+            Enter::Already(channel) => {
+                let prepared = Prepared {
+                    claim_uid: claim.key.uid.clone(),
+                    cd_uid: claim.cd_uid.clone(),
+                    channel,
+                    domain: domain.metadata.name.clone()?,
+                };
+                self.prepared.insert(claim.key.uid.clone(), prepared);
+                None
+            }
+            Enter::Write { status, .. } => self.node_write(status, bug != Bug::EnterUnguarded),
+            Enter::NeedsChannel => match protocol::allocate(domain, &cd.reference, CHANNEL_COUNT) {
+                Ok(Allocate::Write { status, .. }) => Some(self.domain_write(domain, status)),
+                _ => None,
+            },
+            Enter::Wait(_) | Enter::Refuse(_) => None,
+        }
+    }
+
+    fn domain_write(&self, domain: &IMEXDomain, status: IMEXDomainStatus) -> Sent {
+        let name = domain.metadata.name.clone().unwrap();
+        Sent { kind: Change::DomainStatus(status), name, version: version(domain) }
+    }
+}
