@@ -173,7 +173,11 @@ async fn follow<K: Watched>(
                 }
                 address.tell(Message::Changed);
             }
-            Err(error) => tracing::warn!(kind = ?K::KIND, "watching is interrupted and tried again: {error}"),
+            Err(error) => {
+                let unknown = matches!(&error, watcher::Error::InitialListFailed(kube::Error::Api(s)) if s.code == 404);
+                let hint = if unknown { "; are the CRDs applied? `heddle crds` prints them" } else { "" };
+                tracing::warn!(kind = ?K::KIND, "watching is interrupted and tried again: {error}{hint}");
+            }
         }
     }
     Ok(())

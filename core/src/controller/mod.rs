@@ -36,3 +36,5 @@ mod clique_tests;
 pub(crate) mod samples;
 #[cfg(test)]
 mod status_tests;
+#[cfg(test)]
+mod view_tests;

@@ -26,7 +26,8 @@ pub struct Agent {
     /// arrived: the one of before then fails.
     greeted: bool,
     lives: u32,
-    /// Claims whose ComputeDomain it has seen alive, which is asked once.
+    /// Claims whose ComputeDomain it has seen alive. It is asked once in a call of the kubelet, which ends when it has to
+    /// wait for too long.
     checked: BTreeSet<String>,
     /// It has sent a write and has no answer.
     waiting: bool,
@@ -178,7 +179,11 @@ impl Agent {
                 Ok(Allocate::Write { status, .. }) => Some(self.domain_write(domain, status)),
                 _ => None,
             },
-            Enter::Wait(_) | Enter::Refuse(_) => None,
+            Enter::Wait(_) | Enter::Refuse(_) => {
+                let uid = claim.key.uid.clone();
+                self.checked.remove(&uid);
+                None
+            }
         }
     }
 

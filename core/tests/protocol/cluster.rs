@@ -122,7 +122,7 @@ impl Cluster {
             cluster.store.put_node(node);
             cluster.store.alive.insert(agent.name.clone());
         }
-        cluster.settle();
+        assert!(cluster.settle(), "the cluster does not start");
         cluster
     }
 
@@ -388,7 +388,8 @@ impl Cluster {
         })
     }
 
-    fn settle(&mut self) {
+    /// Everybody does what is to be done until nothing is. Whether it comes to that.
+    fn settle(&mut self) -> bool {
         let mut quiet = 0;
         for _ in 0..100 {
             let before = (self.store.version(), self.agents.iter().map(|agent| agent.prepared.len()).sum::<usize>());
@@ -419,17 +420,18 @@ impl Cluster {
             let after = (self.store.version(), self.agents.iter().map(|agent| agent.prepared.len()).sum::<usize>());
             quiet = if after == before { quiet + 1 } else { 0 };
             if quiet > 2 {
-                return;
+                return true;
             }
         }
-        panic!("the cluster does not come to rest");
+        false
     }
 
-    /// Faults end, and everybody does what is left to do.
-    pub fn come_to_rest(&mut self) {
-        self.settle();
+    /// Faults end, and everybody does what is left to do. Whether there is an end to it.
+    pub fn come_to_rest(&mut self) -> bool {
+        let rests = self.settle();
         let lost = self.agents.iter().filter(|agent| agent.lost && !agent.prepared.is_empty()).count();
         self.seen.quarantined += lost as u32;
+        rests
     }
 
     /// What should not be left at rest.

@@ -34,7 +34,7 @@ fn play(steps: &[Step], bug: Bug) -> Result<(), TestCaseError> {
         );
     }
     if bug == Bug::None {
-        cluster.come_to_rest();
+        prop_assert!(cluster.come_to_rest(), "the cluster does not come to rest");
         let report = cluster.report();
         prop_assert!(report.holds(), "at rest: {report:?}");
         let left = cluster.leftovers();
@@ -111,7 +111,7 @@ fn the_runs_are_not_vacuous() {
             for step in steps {
                 cluster.step(step);
             }
-            cluster.come_to_rest();
+            assert!(cluster.come_to_rest());
             seen.borrow_mut().add(&cluster.seen);
             Ok(())
         })

@@ -64,6 +64,17 @@ fn a_node_that_goes_gives_its_index_back_but_not_what_it_lists() {
 }
 
 #[test]
+fn a_node_too_many_is_told() {
+    test(19, async |cluster: &mut Cluster| {
+        members(cluster, 18).await;
+        let seen = || async { cluster.events("DomainFull").await.pop() };
+        let event = cluster.until("an Event", seen).await;
+        assert_eq!(event.regarding.unwrap().kind.as_deref(), Some("Node"));
+        assert!(event.note.unwrap().contains("all 18 are taken"));
+    });
+}
+
+#[test]
 fn a_node_that_has_lost_contact_does_not_hold_up_a_deletion() {
     test(1, async |cluster: &mut Cluster| {
         let nodes: Api<Node> = Api::all(cluster.client.clone());

@@ -12,8 +12,9 @@ impl Effects {
     pub(super) async fn move_node(&self, node: &IMEXNode, target: &str) -> Done {
         let Some(domain) = self.domains().get_opt(target).await? else { return Ok(()) };
         let Some(spec) = placement::move_in(node, &domain) else { return Ok(()) };
+        self.write_spec(node, spec).await?;
         tracing::info!(node = name_of(node), from = node.spec.domain, to = target, "the node moves");
-        self.write_spec(node, spec).await
+        Ok(())
     }
 
     pub(super) async fn fence(&self, node: &IMEXNode, mark: EpochMark) -> Done {
