@@ -35,7 +35,6 @@ pub(super) fn wire(root: &Scope, settings: &Settings) {
         registry_dir: settings.registry_dir.clone(),
         cdi_dir: settings.cdi_dir.clone(),
         state_dir: settings.state_dir.clone(),
-        slots: settings.slots,
         gpus: settings.gpus,
         proc_root: settings.proc_root.clone(),
     };
@@ -137,7 +136,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings) {
         inventory: None,
     };
     let known = inventory.clone();
-    let server = root.supervise(spec.clone(), move || {
+    let server = root.supervise(DraServer::spec(), move || {
         DraServer::new(DraDependencies { inventory: known.last(), ..dependencies.clone() })
     });
     to_server.set(&server);

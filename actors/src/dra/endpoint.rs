@@ -141,3 +141,22 @@ where
     let why = ended.map_or_else(|error| error.to_string(), |()| "it ended".to_owned());
     Err(Fault::fatal(reason::NODE_IO, format!("the gRPC server of a {what} socket failed: {why}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use heddle_core::fault::Class;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn case_9_a_server_that_ends_ends_the_process() {
+        let board = HealthBoard::default();
+        let health = HealthService { board, driver: Driver::Gpu, pool: "n1".into() };
+        let router =
+            Server::builder().add_service(health::v1::dra_resource_health_server::DraResourceHealthServer::new(health));
+        let fault =
+            serve(router, futures::stream::empty::<std::io::Result<UnixStream>>(), "service").await.unwrap_err();
+        assert_eq!(fault.class, Class::Fatal);
+        assert!(fault.message.contains("gRPC server of a service socket"), "{fault}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use heddle_core::claim::checkpoint::{Checkpoint, State};
 use heddle_core::claim::plan::{self, Demand, Known, Step, Undo};
@@ -12,7 +13,10 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use super::context::{Cancel, Context, Driver, superseded, token};
 use super::lookup;
 use crate::channel_allocator;
-use crate::runtime::SendError;
+use crate::runtime::{AskError, Reply, SendError};
+
+/// Pause before the ChannelAllocator is told or asked again what it did not take.
+const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 /// One claim of one driver, and where its preparation is.
 #[derive(Clone)]
@@ -103,15 +107,15 @@ impl Job {
     }
 
     async fn step(&self, step: Step, known: &mut Known, read: &mut Option<ResourceClaim>) -> Result<(), Fault> {
-        let Context { client, allocator, cdi, domains, .. } = &*self.context;
+        let Context { client, cdi, domains, .. } = &*self.context;
         match step {
             Step::Undo => {
                 self.undo(known.on_disk.take()).await?;
             }
             Step::Verify(prepared) => {
                 self.stage.set(Stage::Channel);
-                let asked = allocator.ask(|reply| channel_allocator::Message::Verify { prepared, reply });
-                self.cancel.or(asked).await???;
+                let verify = |reply| channel_allocator::Message::Verify { prepared: prepared.clone(), reply };
+                self.cancel.or(self.ask_allocator(verify)).await???;
                 known.entry_verified = true;
             }
             Step::GetClaim => {
@@ -130,9 +134,11 @@ impl Job {
             }
             Step::Enter(facts) => {
                 self.stage.set(Stage::Channel);
-                let (claim, cd, mode) = (self.claim.clone(), facts.reference, facts.isolation);
-                let asked = allocator.ask(|reply| channel_allocator::Message::Enter { claim, cd, mode, reply });
-                let grant = self.cancel.or(asked).await???;
+                let enter = |reply| {
+                    let (claim, cd, mode) = (self.claim.clone(), facts.reference.clone(), facts.isolation);
+                    channel_allocator::Message::Enter { claim, cd, mode, reply }
+                };
+                let grant = self.cancel.or(self.ask_allocator(enter)).await???;
                 self.context.note_grant(&self.claim.uid, &known.domain, &grant);
                 known.grant = Some(grant);
             }
@@ -213,11 +219,21 @@ impl Job {
         self.tell_allocator(channel_allocator::Message::Leave { claim_uid, cd_uid }).await;
     }
 
+    /// Asks until there is an answer: hundreds of pods may come at once, and an allocator that failed is back in no time.
+    async fn ask_allocator<T>(&self, make: impl Fn(Reply<T>) -> channel_allocator::Message) -> Result<T, AskError> {
+        loop {
+            match self.context.allocator.ask(&make).await {
+                Err(AskError::Full(_) | AskError::Dropped(_)) => tokio::time::sleep(ASK_AGAIN).await,
+                answer => return answer,
+            }
+        }
+    }
+
     /// A lost `Leave` would keep a channel until the agent restarts, so a full mailbox is waited for.
     async fn tell_allocator(&self, mut message: channel_allocator::Message) {
         while let Err(SendError::Full(refused)) = self.context.allocator.send(message) {
             message = refused;
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(ASK_AGAIN).await;
         }
     }
 

@@ -40,8 +40,6 @@ pub struct DraSettings {
     pub cdi_dir: PathBuf,
     /// Where checkpoints are kept.
     pub state_dir: PathBuf,
-    /// Slots that the node publishes.
-    pub slots: u32,
     /// Whether whole GPUs are served too.
     pub gpus: bool,
     /// The node's `/proc`.
@@ -184,6 +182,12 @@ struct Preparer {
 }
 
 impl DraServer {
+    /// How a server is looked after. After a restart the kubelet may ask for the claims of all pods of a node at once: 256
+    /// pods with a few claims each must find room.
+    pub fn spec() -> Spec {
+        Spec { mailbox: 2048, gates_readiness: true, ..Spec::default() }
+    }
+
     /// A server that has looked at its folders.
     ///
     /// # Errors

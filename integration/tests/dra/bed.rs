@@ -236,7 +236,6 @@ impl Bed {
             registry_dir: self.paths.registry(),
             cdi_dir: self.paths.cdi(),
             state_dir: self.paths.state(),
-            slots: 16,
             gpus: true,
             proc_root: self.paths.os().join("proc"),
         }
@@ -263,7 +262,7 @@ impl Bed {
             scope: scope.clone(),
             inventory: Some(self.inventory.clone()),
         };
-        let server = scope.supervise(Spec::default(), move || DraServer::new(dependencies.clone()));
+        let server = scope.supervise(DraServer::spec(), move || DraServer::new(dependencies.clone()));
         let agent = Agent { scope, server, health, settings };
         // The registration socket of the last driver is the last that an agent opens.
         let last = heddle_core::names::GPU_DRIVER;

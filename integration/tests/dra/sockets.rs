@@ -49,6 +49,38 @@ fn case_40_two_agents_overlap_and_both_answer() {
 }
 
 #[test]
+fn a_graceful_end_takes_the_sockets_away_and_leaves_the_claims() {
+    run(|| async {
+        let mut bed = Bed::new().await;
+        let agent = bed.start().await;
+        let domain = bed.compute_domain("team", "green", json!({})).await;
+        let claim = bed.claim("c", &domain).await;
+        agent.prepare_one(&claim).await.unwrap();
+        let runtime = std::mem::take(&mut bed.runtime);
+        runtime.run(std::future::ready(())).await.unwrap();
+        assert!(agent.registrations().is_empty() && !agent.service(names::DRIVER).exists());
+        assert_eq!((bed.cdi_files().len(), bed.checkpoints().len()), (1, 1));
+    });
+}
+
+#[test]
+fn issue_816_256_pods_at_once_are_all_answered() {
+    run(|| async {
+        let bed = Bed::new().await;
+        let agent = bed.start().await;
+        let domain = bed.compute_domain("team", "green", json!({})).await;
+        let mut claims = Vec::new();
+        for i in 0..256 {
+            claims.push(bed.claim(&format!("c{i}"), &domain).await);
+        }
+        let answers = agent.prepare(&claims.iter().collect::<Vec<_>>()).await;
+        let errors: Vec<_> = answers.values().map(|answer| answer.error.as_str()).filter(|e| !e.is_empty()).collect();
+        assert_eq!(errors, Vec::<&str>::new());
+        assert_eq!(bed.cdi_files().len(), 256);
+    });
+}
+
+#[test]
 fn the_registration_names_the_service_socket_and_what_it_speaks() {
     run(|| async {
         let bed = Bed::new().await;
