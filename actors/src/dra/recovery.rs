@@ -70,9 +70,16 @@ impl DraServer {
         for (uid, name) in &self.lost {
             let contents = self.context.cdi.read(name)?.unwrap_or_default();
             let Some(checkpoint) = rebuild::checkpoint(uid, &boot_id, name, &contents, status) else { continue };
-            if store.read(uid)?.is_some() {
+            match store.read(uid) {
+                Ok(None) => {}
                 // Prepared anew meanwhile.
-                continue;
+                Ok(Some(_)) => continue,
+                // A newer release's checkpoint is not ours to replace; what it holds is held all the same.
+                Err(_) => {
+                    let mut granted = self.context.granted.borrow_mut();
+                    granted.extend(checkpoint.held().map(|held| (uid.clone(), held)));
+                    continue;
+                }
             }
             let held = checkpoint.channel.as_ref().map(|channel| channel.channel);
             tracing::warn!(

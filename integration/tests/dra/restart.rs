@@ -105,13 +105,7 @@ fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_made_anew_from_the_cdi_file_
         let path = bed.checkpoints().remove(0);
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
-        let node = json!({"apiVersion": "imex.heddle.dev/v1alpha1", "kind": "IMEXNode", "metadata": {"name": NODE}, "spec": {}});
-        bed.create("imex.heddle.dev/v1alpha1", "imexnodes", node).await;
-        let api = kube::Api::<heddle_core::api::IMEXNode>::all(bed.client.clone());
-        let status =
-            json!({"status": {"channels": {domain.as_str(): {"channel": 7, "domain": "shared-0", "since": ""}}}});
-        let patch = kube::api::Patch::Merge(status);
-        api.patch_status(NODE, &kube::api::PatchParams::default(), &patch).await.unwrap();
+        enter(&bed, &domain).await;
         bed.stub.borrow_mut().restored = None;
 
         let files = bed.cdi_files();
@@ -128,6 +122,42 @@ fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_made_anew_from_the_cdi_file_
         agent.unprepare(&claim).await.unwrap();
         assert!(bed.cdi_files().is_empty() && bed.checkpoints().is_empty());
     });
+}
+
+#[test]
+fn issue_1129_a_newer_release_s_checkpoint_is_left_alone_and_its_channel_stays_held() {
+    run(|| async {
+        let bed = Bed::new().await;
+        let agent = bed.start().await;
+        let domain = bed.compute_domain("team", "green", json!({})).await;
+        let claim = bed.claim("c", &domain).await;
+        agent.prepare_one(&claim).await.unwrap();
+        bed.kill(agent).await;
+        enter(&bed, &domain).await;
+        let path = bed.checkpoints().remove(0);
+        std::fs::write(&path, br#"{"version":99}"#).unwrap();
+        bed.stub.borrow_mut().restored = None;
+
+        let files = bed.cdi_files();
+        let agent = bed.start().await;
+        agent.until(|| bed.stub.borrow().restored.is_some()).await;
+        let restored = bed.stub.borrow_mut().restored.take().unwrap();
+        assert_eq!((restored[0].claim_uid.as_str(), restored[0].channel), (claim.uid.as_str(), 7));
+        assert!(agent.prepare_one(&claim).await.unwrap_err().contains("version 99"));
+        assert!(agent.unprepare(&claim).await.unwrap_err().contains("update the agent"));
+        assert_eq!((std::fs::read(&path).unwrap(), bed.cdi_files()), (br#"{"version":99}"#.to_vec(), files));
+    });
+}
+
+/// Lets the node's own object list channel 7 for a ComputeDomain.
+async fn enter(bed: &Bed, domain: &str) {
+    let node =
+        json!({"apiVersion": "imex.heddle.dev/v1alpha1", "kind": "IMEXNode", "metadata": {"name": NODE}, "spec": {}});
+    bed.create("imex.heddle.dev/v1alpha1", "imexnodes", node).await;
+    let api = kube::Api::<heddle_core::api::IMEXNode>::all(bed.client.clone());
+    let status = json!({"status": {"channels": {domain: {"channel": 7, "domain": "shared-0", "since": ""}}}});
+    let patch = kube::api::Patch::Merge(status);
+    api.patch_status(NODE, &kube::api::PatchParams::default(), &patch).await.unwrap();
 }
 
 #[test]
