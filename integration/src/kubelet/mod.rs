@@ -14,6 +14,7 @@ mod counters;
 mod create;
 mod dial;
 mod events;
+mod folders;
 mod health;
 mod life;
 mod link;

@@ -1,25 +1,15 @@
 //! The plugin registry directory: a plugin is registered while its registration socket is there.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fs, io,
-    os::unix::fs::FileTypeExt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use futures::{
-    StreamExt,
-    future::BoxFuture,
-    stream::{BoxStream, FuturesUnordered},
-};
-use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
+use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::time::{self, Instant, MissedTickBehavior};
 use tracing::{info, warn};
 
 use super::{
     Machine,
     backoff::{Backoff, sleep_until},
+    folders::{Change, Folders},
     plugins::Plugins,
     registration::{Registration, register},
 };
@@ -57,17 +47,18 @@ impl Registry {
     /// Watches the directory for ever.
     pub async fn run(mut self) {
         let root = self.machine.options.paths.registry();
-        let mut folders = match Folders::watch(&root) {
-            Ok(folders) => folders,
+        let period = self.machine.options.limits.registry_reconcile;
+        let (mut folders, sockets) = match Folders::watch(&root, period) {
+            Ok(watched) => watched,
             Err(err) => {
-                warn!(directory = %root.display(), %err, "cannot watch the plugin registry: no plugin will register");
+                warn!(directory = %root.display(), %err, "cannot read the plugin registry: no plugin will register");
                 return;
             }
         };
-        for socket in folders.scan(&root) {
+        for socket in sockets {
             self.appeared(socket);
         }
-        let mut reconcile = time::interval(self.machine.options.limits.registry_reconcile);
+        let mut reconcile = time::interval(period);
         reconcile.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let now = Instant::now();
@@ -135,89 +126,5 @@ impl Registry {
                 *next = Instant::now() + backoff.next();
             }
         }
-    }
-}
-
-/// A change in the directory.
-enum Change {
-    Appeared(PathBuf),
-    Vanished(PathBuf),
-}
-
-/// The directory and those below it.
-struct Folders {
-    watches: Watches,
-    paths: HashMap<WatchDescriptor, PathBuf>,
-    events: BoxStream<'static, io::Result<inotify::EventOwned>>,
-    root: PathBuf,
-}
-
-impl Folders {
-    fn watch(root: &Path) -> io::Result<Self> {
-        fs::create_dir_all(root)?;
-        let inotify = Inotify::init()?;
-        let watches = inotify.watches();
-        let events = inotify.into_event_stream(vec![0; 4096])?.boxed();
-        let mut folders = Self { watches, paths: HashMap::new(), events, root: root.to_owned() };
-        folders.add(root)?;
-        Ok(folders)
-    }
-
-    fn add(&mut self, folder: &Path) -> io::Result<()> {
-        let mask = WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::DELETE | WatchMask::MOVED_FROM;
-        let watch = self.watches.add(folder, mask)?;
-        self.paths.insert(watch, folder.to_owned());
-        Ok(())
-    }
-
-    /// The sockets in a folder and below; folders on the way are watched from now on.
-    fn scan(&mut self, folder: &Path) -> Vec<PathBuf> {
-        let mut sockets = Vec::new();
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            self.look(&entry.path(), &mut sockets);
-        }
-        sockets
-    }
-
-    fn look(&mut self, path: &Path, sockets: &mut Vec<PathBuf>) {
-        let hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
-        let Ok(meta) = fs::symlink_metadata(path) else { return };
-        if hidden {
-            return;
-        }
-        if meta.is_dir() {
-            if let Err(err) = self.add(path) {
-                warn!(directory = %path.display(), %err, "cannot watch a folder of the plugin registry");
-            }
-            sockets.extend(self.scan(path));
-        } else if meta.file_type().is_socket() {
-            sockets.push(path.to_owned());
-        }
-    }
-
-    /// The next changes. Pending for ever once the kernel delivers no more.
-    async fn next(&mut self) -> Vec<Change> {
-        let event = match self.events.next().await {
-            Some(Ok(event)) => event,
-            Some(Err(err)) => {
-                warn!(%err, "cannot read changes of the plugin registry");
-                return std::future::pending().await;
-            }
-            None => return std::future::pending().await,
-        };
-        if event.mask.contains(EventMask::Q_OVERFLOW) {
-            let root = self.root.clone();
-            return self.scan(&root).into_iter().map(Change::Appeared).collect();
-        }
-        let Some(path) = self.paths.get(&event.wd).zip(event.name).map(|(folder, name)| folder.join(name)) else {
-            self.paths.remove(&event.wd);
-            return Vec::new();
-        };
-        if event.mask.intersects(EventMask::DELETE | EventMask::MOVED_FROM) {
-            return vec![Change::Vanished(path)];
-        }
-        let mut sockets = Vec::new();
-        self.look(&path, &mut sockets);
-        sockets.into_iter().map(Change::Appeared).collect()
     }
 }
