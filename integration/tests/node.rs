@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use heddle_actors::channel_allocator::{self, ChannelAllocator, Message};
@@ -362,6 +362,49 @@ fn a_leave_is_tried_until_it_is_done() {
         cluster.until("n0", |node| lists(node, "green").is_none()).await;
         assert!(refused.load(Ordering::Relaxed) > 3);
     });
+}
+
+#[test]
+fn a_leave_that_arrives_late_takes_nothing_from_a_claim_that_came_meanwhile() {
+    for restarted in [false, true] {
+        run(async {
+            let cluster = Cluster::new(&["n0"]).await;
+            let (armed, held) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+            let (direct, lose, keep) = (cluster.client.clone(), armed.clone(), held.clone());
+            let lossy = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+                let (direct, lose, keep) = (direct.clone(), lose.clone(), keep.clone());
+                async move {
+                    let writes = request.method() == http::Method::PUT && request.uri().path().contains("imexnodes");
+                    if writes && lose.swap(false, Ordering::Relaxed) {
+                        *keep.lock().unwrap() = Some(request);
+                        return Err(tower::BoxError::from("connection reset by peer"));
+                    }
+                    Ok(direct.send(request).await?)
+                }
+            });
+            let mut node = Node::start(&cluster.runtime.root(), Client::new(lossy, "default"), "n0");
+            node.bring_up(&cluster).await;
+            node.allocator.tell(Message::Restore { claims: Vec::new() });
+            let channel = node.enter("a", "green").await;
+            armed.store(true, Ordering::Relaxed);
+            node.leave("a", "green");
+            let late = loop {
+                if let Some(late) = held.lock().unwrap().take() {
+                    break late;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            };
+            if restarted {
+                node.scope.stop();
+                node = Node::start(&cluster.runtime.root(), cluster.client.clone(), "n0");
+                node.bring_up(&cluster).await;
+            }
+            assert_eq!(node.enter("b", "green").await, channel);
+            let answer = cluster.client.send(late).await.unwrap();
+            assert_eq!(answer.status(), http::StatusCode::CONFLICT, "restarted: {restarted}");
+            assert_eq!(lists(&cluster.nodes().get("n0").await.unwrap(), "green"), Some(channel));
+        });
+    }
 }
 
 #[test]

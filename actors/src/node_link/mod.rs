@@ -56,6 +56,8 @@ pub struct NodeLink {
     /// other and what comes meanwhile travels together.
     busy: bool,
     failures: u32,
+    /// A write whose fate is not known may still arrive: one of ours that failed, or one of the agent of before.
+    strays: bool,
 }
 
 impl NodeLink {
@@ -73,6 +75,7 @@ impl NodeLink {
             keeping: BTreeMap::new(),
             busy: false,
             failures: 0,
+            strays: true,
         };
         link.read_facts();
         link
@@ -146,7 +149,7 @@ impl NodeLink {
         self.forget_askers_that_went_away();
         let Some(node) = self.node.clone().filter(|_| !self.busy) else { return };
         let now = jiff::Timestamp::now().to_string();
-        let decision = decide(&node, self.domain.as_deref(), &self.report, &self.wishes, &now);
+        let decision = decide(&node, self.domain.as_deref(), &self.report, &self.wishes, self.strays, &now);
         for (uid, answer) in decision.enters {
             self.wishes.enters.remove(&uid);
             answer_all(&mut self.entering, &uid, &answer);
@@ -181,8 +184,15 @@ impl NodeLink {
         self.busy = false;
         match written {
             Written::Done(node) => {
-                self.failures = 0;
+                (self.failures, self.strays) = (0, false);
                 self.see_node(*node, cx);
+            }
+            Written::Unchanged => {
+                self.failures += 1;
+                tracing::warn!(
+                    "the API server keeps less of the IMEXNode than is written; is its CRD older than the agent?"
+                );
+                self.pause(cx);
             }
             // The object changed under us: what was decided may be wrong now, so it is decided anew on what is there.
             Written::Conflict(node) => {
@@ -192,6 +202,7 @@ impl NodeLink {
             Written::Gone => self.recreate(cx),
             Written::Failed(fault) => {
                 self.failures += 1;
+                self.strays = true;
                 tracing::warn!(attempt = self.failures, "the IMEXNode could not be written: {fault}");
                 self.pause(cx);
             }

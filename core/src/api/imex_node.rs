@@ -78,7 +78,7 @@ pub struct NodeChannel {
     pub channel: u32,
     /// Name of the IMEXDomain that the number is of.
     pub domain: String,
-    /// When it was entered, RFC 3339.
+    /// When it was entered, or written anew after a start of the agent, RFC 3339.
     #[serde(default)]
     pub since: String,
 }

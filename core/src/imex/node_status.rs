@@ -58,7 +58,17 @@ pub struct Decision {
 }
 
 /// Puts everything that the agent has to say into one status, so that one write carries it.
-pub fn decide(node: &IMEXNode, domain: Option<&IMEXDomain>, report: &Report, wishes: &Wishes, now: &str) -> Decision {
+///
+/// `strays`: an own write whose fate is not known may still arrive. It may be a leave, so an entry that is listed now is
+/// no answer. It is written once more instead: when that has arrived, the guard of every earlier write fails.
+pub fn decide(
+    node: &IMEXNode,
+    domain: Option<&IMEXDomain>,
+    report: &Report,
+    wishes: &Wishes,
+    strays: bool,
+    now: &str,
+) -> Decision {
     let before = node.status.clone().unwrap_or_default();
     let mut decision = Decision::default();
     let mut node = node.clone();
@@ -66,6 +76,7 @@ pub fn decide(node: &IMEXNode, domain: Option<&IMEXDomain>, report: &Report, wis
     for (uid, entry) in &wishes.keeps {
         match keep(&node, domain, uid, entry) {
             Keep::Write(status) => node.status = Some(status),
+            Keep::Answer(Answer::Entered(_)) if strays => write_anew(&mut node, uid, now),
             Keep::Answer(answer) => {
                 decision.keeps.insert(uid.clone(), answer);
             }
@@ -86,8 +97,12 @@ pub fn decide(node: &IMEXNode, domain: Option<&IMEXDomain>, report: &Report, wis
                 continue;
             }
             // An entry that this very decision puts back is not written yet.
-            protocol::Enter::Already(channel) if before.channels.contains_key(uid) => Answer::Entered(channel),
-            protocol::Enter::Already(_) => continue,
+            protocol::Enter::Already(_) if !before.channels.contains_key(uid) => continue,
+            protocol::Enter::Already(_) if strays => {
+                write_anew(&mut node, uid, now);
+                continue;
+            }
+            protocol::Enter::Already(channel) => Answer::Entered(channel),
             protocol::Enter::NeedsChannel => Answer::NeedsChannel,
             protocol::Enter::Wait(fault) => Answer::Wait(fault),
             protocol::Enter::Refuse(fault) => Answer::Refuse(fault),
@@ -99,6 +114,13 @@ pub fn decide(node: &IMEXNode, domain: Option<&IMEXDomain>, report: &Report, wis
     }
     decision.status = node.status.filter(|status| *status != before);
     decision
+}
+
+/// Changes the entry in what does not count, so that writing it gives the object another version.
+fn write_anew(node: &mut IMEXNode, uid: &str, now: &str) {
+    if let Some(entry) = node.status.as_mut().and_then(|status| status.channels.get_mut(uid)) {
+        now.clone_into(&mut entry.since);
+    }
 }
 
 fn reported(mut status: IMEXNodeStatus, report: &Report) -> IMEXNodeStatus {
@@ -119,6 +141,7 @@ fn reported(mut status: IMEXNodeStatus, report: &Report) -> IMEXNodeStatus {
     status
 }
 
+#[allow(clippy::large_enum_variant)] // one lives at a time, on the stack
 enum Keep {
     Write(IMEXNodeStatus),
     Answer(Answer),
@@ -214,24 +237,49 @@ mod tests {
         for uid in ["green", "blue", "yellow"] {
             wishes.enters.insert(uid.into(), cd(uid));
         }
-        let first = decide(&node("n0", "d"), Some(&domain), &report, &wishes, NOW);
+        let first = decide(&node("n0", "d"), Some(&domain), &report, &wishes, false, NOW);
         let status = first.status.clone().unwrap();
         assert_eq!((status.clique.as_deref(), status.boot_id.as_str()), (Some("c"), "b"));
         assert_eq!(status.channels, BTreeMap::from([("green".into(), listed(4)), ("blue".into(), listed(5))]));
         assert_eq!(first.enters, BTreeMap::from([("yellow".into(), Answer::NeedsChannel)]));
 
         wishes.enters.remove("yellow");
-        let second = decide(&written(node("n0", "d"), &first), Some(&domain), &report, &wishes, NOW);
+        let second = decide(&written(node("n0", "d"), &first), Some(&domain), &report, &wishes, false, NOW);
         assert_eq!(second.status, None);
         let answers = [("green".into(), Answer::Entered(4)), ("blue".into(), Answer::Entered(5))];
         assert_eq!(second.enters, BTreeMap::from(answers));
     }
 
     #[test]
+    fn while_an_earlier_write_may_still_arrive_an_entry_is_written_anew_before_it_is_an_answer() {
+        let domain = with_channels(&[("green", 4, ChannelState::Active)]);
+        let mut node = node("n0", "d");
+        node.status = Some(IMEXNodeStatus {
+            channel_count: 2048,
+            channels: BTreeMap::from([("green".into(), listed(4))]),
+            ..Default::default()
+        });
+        let enters = Wishes { enters: BTreeMap::from([("green".into(), cd("green"))]), ..Default::default() };
+        let keeps = Wishes { keeps: BTreeMap::from([("green".into(), listed(4))]), ..Default::default() };
+        for wishes in [&enters, &keeps] {
+            let first = decide(&node, Some(&domain), &report(), wishes, true, "later");
+            assert!(first.enters.is_empty() && first.keeps.is_empty(), "{first:?}");
+            let entry = &first.status.as_ref().unwrap().channels["green"];
+            assert_eq!((entry.channel, entry.since.as_str()), (4, "later"));
+            let second = decide(&written(node.clone(), &first), Some(&domain), &report(), wishes, false, "even later");
+            assert_eq!(second.status, None);
+            let answers: Vec<_> = second.enters.values().chain(second.keeps.values()).collect();
+            assert_eq!(answers, [&Answer::Entered(4)]);
+        }
+        let nobody_asks = decide(&node, Some(&domain), &report(), &Wishes::default(), true, "later");
+        assert_eq!(nobody_asks, Decision::default(), "a start alone is no write");
+    }
+
+    #[test]
     fn nothing_new_is_no_write() {
         let mut node = node("n0", "d");
         node.status = Some(IMEXNodeStatus { channel_count: 2048, clique: Some("c".into()), ..Default::default() });
-        let decision = decide(&node, Some(&domain("d", 2)), &report(), &Wishes::default(), NOW);
+        let decision = decide(&node, Some(&domain("d", 2)), &report(), &Wishes::default(), false, NOW);
         assert_eq!(decision, Decision::default(), "and what is not known is not forgotten");
     }
 
@@ -249,7 +297,7 @@ mod tests {
             leaves: BTreeSet::from(["green".into()]),
             ..Default::default()
         };
-        let status = decide(&node, Some(&domain), &report(), &wishes, NOW).status.unwrap();
+        let status = decide(&node, Some(&domain), &report(), &wishes, false, NOW).status.unwrap();
         assert_eq!(status.channels, BTreeMap::from([("blue".into(), listed(5))]));
         assert_eq!(status.observed.unwrap().epoch, 3);
     }
@@ -257,9 +305,10 @@ mod tests {
     #[test]
     fn a_drain_is_observed_once() {
         let domain = with_channels(&[("green", 4, ChannelState::Draining)]);
-        let first = decide(&node("n0", "d"), Some(&domain), &report(), &Wishes::default(), NOW);
+        let first = decide(&node("n0", "d"), Some(&domain), &report(), &Wishes::default(), false, NOW);
         assert_eq!(first.status.as_ref().unwrap().observed.as_ref().unwrap().epoch, 3);
-        let second = decide(&written(node("n0", "d"), &first), Some(&domain), &report(), &Wishes::default(), NOW);
+        let second =
+            decide(&written(node("n0", "d"), &first), Some(&domain), &report(), &Wishes::default(), false, NOW);
         assert_eq!(second.status, None);
     }
 
@@ -267,10 +316,10 @@ mod tests {
     fn a_lost_entry_is_put_back_with_its_number() {
         let keeps = Wishes { keeps: BTreeMap::from([("green".into(), listed(4))]), ..Default::default() };
         for domain in [with_channels(&[("green", 4, ChannelState::Active)]), with_channels(&[])] {
-            let first = decide(&node("n0", "d"), Some(&domain), &report(), &keeps, NOW);
+            let first = decide(&node("n0", "d"), Some(&domain), &report(), &keeps, false, NOW);
             assert_eq!(first.status.as_ref().unwrap().channels["green"], listed(4));
             assert!(first.keeps.is_empty());
-            let second = decide(&written(node("n0", "d"), &first), Some(&domain), &report(), &keeps, NOW);
+            let second = decide(&written(node("n0", "d"), &first), Some(&domain), &report(), &keeps, false, NOW);
             assert_eq!(second.keeps["green"], Answer::Entered(4));
         }
     }
@@ -279,7 +328,7 @@ mod tests {
     fn a_clash_is_said_and_never_renumbered() {
         let keeps = Wishes { keeps: BTreeMap::from([("green".into(), listed(4))]), ..Default::default() };
         let refused = |node: &IMEXNode, domain: &IMEXDomain| {
-            let decision = decide(node, Some(domain), &report(), &keeps, NOW);
+            let decision = decide(node, Some(domain), &report(), &keeps, false, NOW);
             assert!(
                 decision
                     .status
@@ -305,7 +354,7 @@ mod tests {
             leaves: BTreeSet::from(["green".into()]),
             ..Default::default()
         };
-        let decision = decide(&node, None, &report(), &wishes, NOW);
+        let decision = decide(&node, None, &report(), &wishes, false, NOW);
         assert!(decision.status.unwrap().channels.is_empty());
         assert!(matches!(&decision.enters["blue"], Answer::Wait(fault) if fault.reason == reason::DOMAIN_PENDING));
     }

@@ -2,7 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_core::api::{IMEXDomain, IMEXDomainStatus, IMEXNode, IMEXNodeStatus, IsolationMode};
 use heddle_core::claim::Prepared;
-use heddle_core::protocol::{self, Allocate, Enter};
+use heddle_core::imex::{Answer, Report, Wishes, decide};
+use heddle_core::protocol::{self, Allocate};
 
 use crate::cluster::Bug;
 use crate::store::{Change, Sent, Store, version};
@@ -22,10 +23,8 @@ pub struct Agent {
     pub lost: bool,
     node: Option<IMEXNode>,
     domain: Option<IMEXDomain>,
-    /// After a start, and after a write whose fate it does not know, nothing is decided before a write of its own has
-    /// arrived: the one of before then fails.
-    greeted: bool,
-    lives: u32,
+    /// A write of before whose fate it does not know may still arrive, until one of its own has arrived since.
+    strays: bool,
     /// Claims whose ComputeDomain it has seen alive. It is asked once in a call of the kubelet, which ends when it has to
     /// wait for too long.
     checked: BTreeSet<String>,
@@ -49,13 +48,14 @@ pub enum Act {
 
 impl Agent {
     pub fn new(name: &str) -> Self {
-        Self { name: name.into(), ..Default::default() }
+        Self { name: name.into(), strays: true, ..Default::default() }
     }
 
     /// The answer to its write.
     pub fn answered(&mut self, accepted: bool, store: &Store) {
         if std::mem::take(&mut self.waiting) {
             self.node = store.nodes.get(&self.name).filter(|_| accepted).cloned();
+            self.strays &= !accepted;
         }
     }
 
@@ -75,7 +75,7 @@ impl Agent {
         }
         match act {
             Act::GiveUp if self.waiting => {
-                (self.waiting, self.greeted, self.lives) = (false, false, self.lives + 1);
+                (self.waiting, self.strays) = (false, true);
             }
             Act::GiveUp => {}
             Act::SeeNode => self.node = store.nodes.get(&self.name).cloned(),
@@ -84,15 +84,12 @@ impl Agent {
                 self.domain = store.domains.get(name).cloned();
             }
             Act::Crash => {
-                let lives = self.lives + 1;
                 *self = Self {
                     prepared: std::mem::take(&mut self.prepared),
                     daemon: self.daemon.take(),
-                    lives,
                     ..Self::new(&self.name)
                 };
             }
-            _ if !self.greeted => return self.greet(),
             Act::Prepare => return self.prepare(pick, store, bug),
             Act::Unprepare => {
                 let claim = self.prepared.keys().nth(pick % self.prepared.len().max(1))?.clone();
@@ -127,17 +124,6 @@ impl Agent {
         None
     }
 
-    fn greet(&mut self) -> Option<Sent> {
-        let mut status = self.node.as_ref()?.status.clone()?;
-        let hello = format!("life {}", self.lives);
-        if status.agent_version == hello {
-            self.greeted = true;
-            return None;
-        }
-        status.agent_version = hello;
-        self.node_write(status, true)
-    }
-
     /// The listed ComputeDomains that no claim here uses or waits for.
     fn unused(&self, store: &Store) -> BTreeSet<String> {
         let listed = self.node.iter().flat_map(|node| node.status.iter().flat_map(|status| status.channels.keys()));
@@ -163,28 +149,34 @@ impl Agent {
         if self.daemon != domain.metadata.name || cd.spec.as_ref().unwrap().isolation_mode != mode {
             return None;
         }
-        match protocol::enter(node, domain, &cd.reference, "") {
-            Enter::Already(channel) => {
+        let report = Report { addresses: vec![self.name.clone()], ..Default::default() };
+        let wishes = Wishes { enters: [(claim.cd_uid.clone(), cd.reference.clone())].into(), ..Default::default() };
+        let now = store.version().to_string();
+        let strays = self.strays && bug != Bug::TrustOldEntry;
+        let decision = decide(node, Some(domain), &report, &wishes, strays, &now);
+        match decision.enters.get(&claim.cd_uid) {
+            Some(Answer::Entered(channel)) => {
                 let prepared = Prepared {
                     claim_uid: claim.key.uid.clone(),
                     cd_uid: claim.cd_uid.clone(),
-                    channel,
+                    channel: *channel,
                     domain: domain.metadata.name.clone()?,
                 };
                 self.prepared.insert(claim.key.uid.clone(), prepared);
-                None
             }
-            Enter::Write { status, .. } => self.node_write(status, bug != Bug::EnterUnguarded),
-            Enter::NeedsChannel => match protocol::allocate(domain, &cd.reference, CHANNEL_COUNT) {
-                Ok(Allocate::Write { status, .. }) => Some(self.domain_write(domain, status)),
-                _ => None,
-            },
-            Enter::Wait(_) | Enter::Refuse(_) => {
+            Some(Answer::NeedsChannel) if decision.status.is_none() => {
+                return match protocol::allocate(domain, &cd.reference, CHANNEL_COUNT) {
+                    Ok(Allocate::Write { status, .. }) => Some(self.domain_write(domain, status)),
+                    _ => None,
+                };
+            }
+            Some(Answer::Wait(_) | Answer::Refuse(_)) => {
                 let uid = claim.key.uid.clone();
                 self.checked.remove(&uid);
-                None
             }
+            Some(Answer::NeedsChannel) | None => {}
         }
+        self.node_write(decision.status?, bug != Bug::EnterUnguarded)
     }
 
     fn domain_write(&self, domain: &IMEXDomain, status: IMEXDomainStatus) -> Sent {

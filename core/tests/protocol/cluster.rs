@@ -19,6 +19,7 @@ pub enum Bug {
     FreeWithoutDraining,
     EnterUnguarded,
     MoveWhileListed,
+    TrustOldEntry,
 }
 
 /// How often things happened that a run without them would prove nothing about.
@@ -288,6 +289,28 @@ impl Cluster {
             }
         }
         told.join("; ")
+    }
+
+    /// A leave is on its way when its agent dies. The next one prepares a claim of the same ComputeDomain, and then the
+    /// leave arrives. Whether the claim is prepared in the end.
+    pub fn a_leave_outlives_its_agent(&mut self) -> bool {
+        self.create(0);
+        self.schedule(0, 0);
+        assert!(self.settle() && self.agents[0].prepared.len() == 1);
+        self.end_claim(0);
+        for act in [Act::Unprepare, Act::Leave, Act::Crash] {
+            self.agent(0, act, 0);
+        }
+        assert_eq!(self.sent.len(), 1, "the leave");
+        self.schedule(0, 0);
+        for act in [Act::SeeNode, Act::SeeDomain, Act::Prepare, Act::Prepare] {
+            self.agent(0, act, 0);
+            if self.sent.len() > 1 {
+                self.arrive(1);
+            }
+        }
+        self.arrive(0);
+        self.agents[0].prepared.len() == 1
     }
 
     fn see(&mut self, controller: usize, pick: usize) -> String {

@@ -70,7 +70,7 @@ impl Controller {
         }
         let domains: Vec<_> = self.view.domains_of_clique(&clique().to_string()).cloned().collect();
         match bug {
-            Bug::None | Bug::EnterUnguarded => {}
+            Bug::None | Bug::EnterUnguarded | Bug::TrustOldEntry => {}
             Bug::MoveWhileListed => {
                 for node in nodes.iter().filter_map(|node| self.view.imex_node(node)) {
                     let others = domains.iter().filter(|d| d.metadata.name != node.spec.domain);

@@ -103,6 +103,18 @@ fn moving_a_node_that_lists_a_channel_is_found() {
 }
 
 #[test]
+fn an_entry_is_trusted_only_when_no_earlier_leave_can_arrive() {
+    // Random play hits this order once in thousands of runs.
+    let mut cluster = Cluster::new(Bug::None);
+    assert!(cluster.a_leave_outlives_its_agent(), "and then it is prepared");
+    assert!(cluster.report().holds());
+    let mut cluster = Cluster::new(Bug::TrustOldEntry);
+    cluster.a_leave_outlives_its_agent();
+    let text = cluster.report().all().map(|v| format!("{v}\n")).collect::<String>();
+    assert!(text.contains("S3"), "trusting it at once should break S3: {text}");
+}
+
+#[test]
 fn the_runs_are_not_vacuous() {
     let seen = std::cell::RefCell::new(cluster::Seen::default());
     runner(60, Bug::None)
