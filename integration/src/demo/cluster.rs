@@ -15,6 +15,7 @@ use k8s_openapi::api::resource::v1::DeviceClass;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use tempfile::TempDir;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::Options;
@@ -98,7 +99,7 @@ impl Cluster {
             // Majors are the kernel's choice and differ from node to node.
             provision(node, options.gpus_per_node, 234 + u32::try_from(index % 20)?, &binary)?;
             let kubelet = KubeletOptions::new(client.clone(), &node.name, node.paths.clone(), node.address.to_string());
-            kubelets.push(Kubelet::start(kubelet.with_limits(Limits::brisk())));
+            kubelets.push(Kubelet::start(kubelet.with_limits(Limits::brisk()).with_labels(labels(node))));
             runners.push(start(format!("runner-{}", node.name), runner_command(node), environment(node))?);
             agents.push(start(format!("agent-{}", node.name), agent_command(node, &kubeconfig), environment(node))?);
         }
@@ -233,11 +234,9 @@ impl Cluster {
         }
     }
 
-    /// Waits for the next change of any object, or for the end of a time.
-    pub async fn change_within(&self, time: Duration) -> bool {
-        let mut changes = self.api.changes();
-        changes.mark_unchanged();
-        tokio::time::timeout(time, changes.changed()).await.is_ok()
+    /// Tells that some object has changed.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.api.changes()
     }
 
     fn processes(&self) -> impl Iterator<Item = &Process> {
@@ -284,6 +283,14 @@ fn layout(options: &Options, cliques: &[CliqueId], folder: &Path) -> anyhow::Res
             })
         })
         .collect()
+}
+
+/// What GPU feature discovery puts on a node with a GPU, as far as existing manifests select nodes by it.
+fn labels(node: &Node) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        ("nvidia.com/gpu.present".into(), "true".into()),
+        ("nvidia.com/gpu.clique".into(), node.clique.to_string()),
+    ])
 }
 
 async fn install(client: &Client) -> anyhow::Result<()> {

@@ -89,7 +89,10 @@ pub async fn run(options: Options) -> Result<bool, Failure> {
     };
     let played = tokio::select! {
         played = perform(&cluster, &options, &documents, &mut stage) => played,
-        () = interrupts.next() => Err(anyhow::anyhow!("interrupted")),
+        () = interrupts.next() => {
+            cluster.stop(options.keep).await;
+            return Err(interrupted());
+        }
     };
     if options.serve && played.is_ok() {
         stage.serving(&cluster);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::audit::Audit;
 use super::cluster::Cluster;
 use super::manifest::Document;
-use super::snapshot::{PodView, Snapshot};
+use super::snapshot::{PodView, Progress, Snapshot};
 use super::stage::Stage;
 use super::{Options, picture, play};
 
@@ -27,7 +27,11 @@ pub async fn play(
     stage.say(&format!("applying {} objects", documents.len()));
     play::apply(&cluster.client(), documents).await?;
     let mut killed = !options.chaos;
+    let mut quiet = Quiet::new();
+    let mut changes = cluster.changes();
     let snapshot = loop {
+        // Before the look: what changes while it is taken is seen by the next one.
+        changes.mark_unchanged();
         let snapshot = Snapshot::take(&cluster.client()).await?;
         let pods = snapshot.pods(&cluster.channels());
         let bound = pods.iter().find_map(|pod| pod.node.clone());
@@ -36,9 +40,14 @@ pub async fn play(
             stage.say(&format!("chaos: the agent of {node} was killed (SIGKILL)"));
             killed = true;
         }
-        if is_settled(&snapshot, &pods) || !cluster.change_within(QUIET).await {
+        if is_settled(&snapshot, &pods) {
             break snapshot;
         }
+        let left = quiet.left(snapshot.progress(&pods));
+        if left.is_zero() {
+            break snapshot;
+        }
+        let _ = tokio::time::timeout(left, changes.changed()).await;
         // Many changes come at once; one look serves them all.
         tokio::time::sleep(Duration::from_millis(30)).await;
     };
@@ -47,7 +56,8 @@ pub async fn play(
     let pods = snapshot.pods(&cluster.channels());
     let waiting = pods.iter().filter(|pod| !pod.is_settled()).count();
     stage.say(&match waiting {
-        0 => format!("all {} pods run", pods.len()),
+        0 if pods.is_empty() => "there are no pods to wait for".into(),
+        0 => format!("all {} pods run or have succeeded", pods.len()),
         _ => format!(
             "{} of {} pods run; nothing has changed for {} s",
             pods.len() - waiting,
@@ -58,6 +68,27 @@ pub async fn play(
     let cds = snapshot.compute_domains();
     stage.show(&picture::draw(&cluster.rows(), options.gpus_per_node, &pods, &cds, stage.colour()));
     Ok(())
+}
+
+/// For how long nothing that matters has changed.
+struct Quiet {
+    progress: Option<Progress>,
+    since: Instant,
+}
+
+impl Quiet {
+    fn new() -> Self {
+        Self { progress: None, since: Instant::now() }
+    }
+
+    /// How long it must still last, as of this look.
+    fn left(&mut self, progress: Progress) -> Duration {
+        let progress = Some(progress);
+        if progress != self.progress {
+            *self = Self { progress, since: Instant::now() };
+        }
+        QUIET.saturating_sub(self.since.elapsed())
+    }
 }
 
 /// Whether every pod that is wanted exists and runs, and every ComputeDomain with pods says Ready.

@@ -38,7 +38,8 @@ pub fn draw(rows: &[NodeRow], gpus: u32, pods: &[PodView], cds: &[ComputeDomainV
     }
     for pod in pods.iter().filter(|pod| !pod.is_settled()) {
         let reason = pod.reason.as_deref().unwrap_or("no reason given yet");
-        let _ = writeln!(text, "  waits: {}  {}", painted(owner(pod), &pod.key(), colour), clean(reason));
+        let what = if pod.phase == "Failed" { "ended" } else { "waits" };
+        let _ = writeln!(text, "  {what}: {}  {}", painted(owner(pod), &pod.key(), colour), clean(reason));
     }
     text
 }

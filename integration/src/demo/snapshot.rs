@@ -1,12 +1,12 @@
 //! What the cluster's objects say at one moment, in the terms of the picture.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_core::api::{ComputeDomain, IMEXDomain, IMEXNode, IsolationMode, ReadyState};
 use heddle_core::names;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, Event, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
@@ -39,7 +39,7 @@ pub struct Snapshot {
 }
 
 /// A pod, as the report shows it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodView {
     /// Its namespace.
@@ -61,9 +61,9 @@ pub struct PodView {
 }
 
 impl PodView {
-    /// Whether it runs or has come to its end.
+    /// Whether it runs as it should, or has come to a good end.
     pub fn is_settled(&self) -> bool {
-        self.phase == "Running" || self.phase == "Succeeded"
+        self.phase == "Succeeded" || self.phase == "Running" && self.reason.is_none()
     }
 
     /// `namespace/name`.
@@ -73,7 +73,7 @@ impl PodView {
 }
 
 /// A ComputeDomain, as the report shows it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ComputeDomainView {
     /// Its namespace.
@@ -91,7 +91,7 @@ pub struct ComputeDomainView {
 }
 
 /// A channel of a ComputeDomain.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CliqueView {
     /// The NVLink partition.
@@ -102,7 +102,37 @@ pub struct CliqueView {
     pub channel: u32,
 }
 
+/// All by which one look differs from the next if there is progress. An attempt that fails as the one before it is
+/// none: its Event is only counted up.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Progress {
+    pods: Vec<PodView>,
+    compute_domains: Vec<ComputeDomainView>,
+    versions: BTreeSet<(Option<String>, Option<String>)>,
+    events: BTreeSet<Option<String>>,
+    missing_pods: i32,
+}
+
 impl Snapshot {
+    /// How far things are. `pods` are those of this look.
+    pub fn progress(&self, pods: &[PodView]) -> Progress {
+        let versions = [
+            versions(&self.claims),
+            versions(&self.slices),
+            versions(&self.domains),
+            versions(&self.nodes),
+            versions(&self.jobs),
+            versions(&self.deployments),
+        ];
+        Progress {
+            pods: pods.to_vec(),
+            compute_domains: self.compute_domains(),
+            versions: versions.into_iter().flatten().collect(),
+            events: self.events.iter().map(|event| event.uid()).collect(),
+            missing_pods: self.missing_pods(),
+        }
+    }
+
     /// Lists everything.
     ///
     /// # Errors
@@ -163,7 +193,11 @@ impl Snapshot {
                 let cd = claims.iter().find_map(|claim| by_uid.get(claim.labels().get(names::COMPUTE_DOMAIN_LABEL)?));
                 let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or("Pending".into());
                 let phase = if pod.metadata.deletion_timestamp.is_some() { "Terminating".into() } else { phase };
-                let reason = (phase != "Running" && phase != "Succeeded").then(|| self.reason(pod, &claims)).flatten();
+                let reason = match phase.as_str() {
+                    "Succeeded" => None,
+                    "Running" | "Failed" => container_trouble(pod),
+                    _ => Some(self.reason(pod, &claims)),
+                };
                 PodView {
                     namespace: pod.namespace().unwrap_or_default(),
                     name: pod.name_any(),
@@ -219,7 +253,7 @@ impl Snapshot {
     }
 
     /// Why a pod does not run, in the words of whoever holds it up.
-    fn reason(&self, pod: &Pod, claims: &[&ResourceClaim]) -> Option<String> {
+    fn reason(&self, pod: &Pod, claims: &[&ResourceClaim]) -> String {
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let unscheduled =
             conditions.filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
@@ -228,16 +262,66 @@ impl Snapshot {
             let about = &event.involved_object;
             about.uid.is_some() && (about.uid == pod.uid() || claims.iter().any(|claim| about.uid == claim.uid()))
         };
-        let newest = self.events.iter().filter(concerns).max_by_key(|event| {
+        // What held it up before it was bound is over.
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let current = |event: &&Event| {
+            node.is_none()
+                || !matches!(event.reason.as_deref(), Some("FailedScheduling" | "FailedResourceClaimCreation"))
+        };
+        let newest = self.events.iter().filter(concerns).filter(current).max_by_key(|event| {
             let when = event.last_timestamp.as_ref().map(|time| time.0);
             (when, event.resource_version())
         });
-        unscheduled.or_else(|| newest.and_then(|event| event.message.clone())).or_else(|| {
-            let made = claims.len();
-            let wanted = pod.spec.as_ref()?.resource_claims.as_ref()?.len();
-            (made < wanted).then(|| format!("{} of its {wanted} resource claims do not exist", wanted - made))
+        let found = unscheduled.or_else(|| container_trouble(pod)).or_else(|| newest.and_then(|e| e.message.clone()));
+        found.unwrap_or_else(|| {
+            let wanted = pod.spec.as_ref().and_then(|spec| spec.resource_claims.as_ref()).map_or(0, Vec::len);
+            match node {
+                Some(node) if wanted > 0 => format!("its claims are being prepared on {node}"),
+                Some(node) => format!("its containers are being started on {node}"),
+                None if claims.len() < wanted => {
+                    format!("{} of its {wanted} resource claims do not exist yet", wanted - claims.len())
+                }
+                None => "the scheduler has not looked at it yet".into(),
+            }
         })
     }
+}
+
+fn versions<K: Resource>(objects: &[K]) -> Vec<(Option<String>, Option<String>)> {
+    objects.iter().map(|object| (object.uid(), object.resource_version())).collect()
+}
+
+/// What keeps a pod's containers from running, where they have been created or are about to be.
+fn container_trouble(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let statuses = || {
+        let containers = status.container_statuses.iter().flatten();
+        status.init_container_statuses.iter().flatten().chain(containers)
+    };
+    let code = |state: &Option<ContainerState>| state.as_ref()?.terminated.as_ref().map(|end| end.exit_code);
+    if status.phase.as_deref() == Some("Failed") {
+        let failed = statuses().find_map(|status| Some((&status.name, code(&status.state).filter(|code| *code != 0)?)));
+        return Some(match failed {
+            Some((name, code)) => format!("failed: its container {name} ended with exit code {code}"),
+            None => "failed".into(),
+        });
+    }
+    let waiting = statuses().find_map(|status| {
+        let waiting = status.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref()?;
+        let message = waiting.message.as_deref()?;
+        let ended = code(&status.last_state).map(|code| format!(" (it ended with exit code {code})"));
+        Some(format!("{reason}: {message}{}", ended.unwrap_or_default()))
+    });
+    let init = || {
+        let running = status
+            .init_container_statuses
+            .iter()
+            .flatten()
+            .find(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()))?;
+        Some(format!("its init container {} has not ended", running.name))
+    };
+    waiting.or_else(|| (status.phase.as_deref() != Some("Running")).then(init).flatten())
 }
 
 /// Indexes of the GPUs that a claim holds: the published device names end with them.
@@ -257,4 +341,70 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     Ok(Api::<K>::all(client.clone()).list(&ListParams::default()).await?.items)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of<T: DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn pod(spec: Value, status: Value) -> Pod {
+        let metadata = json!({"name": "p", "namespace": "ns", "uid": "u"});
+        of(json!({"metadata": metadata, "spec": spec, "status": status}))
+    }
+
+    fn failed(reason: &str, message: &str, count: i32) -> Event {
+        of(json!({
+            "metadata": {"name": reason, "uid": reason, "resourceVersion": count.to_string()},
+            "involvedObject": {"uid": "u"},
+            "type": "Warning", "reason": reason, "message": message, "count": count,
+        }))
+    }
+
+    fn view(pod: Pod, events: Vec<Event>) -> PodView {
+        Snapshot { pods: vec![pod], events, ..Default::default() }.pods(&BTreeMap::new()).remove(0)
+    }
+
+    #[test]
+    fn an_attempt_that_fails_again_is_no_progress() {
+        let bound = pod(json!({"containers": [], "nodeName": "n"}), json!({"phase": "Pending"}));
+        let look = |events| {
+            let snapshot = Snapshot { pods: vec![bound.clone()], events, ..Default::default() };
+            snapshot.progress(&snapshot.pods(&BTreeMap::new()))
+        };
+        let first = look(vec![failed("FailedPrepareDynamicResources", "no channel", 1)]);
+        assert_eq!(first, look(vec![failed("FailedPrepareDynamicResources", "no channel", 2)]));
+        assert_ne!(first, look(Vec::new()));
+    }
+
+    #[test]
+    fn a_crash_loop_and_a_failure_have_a_reason() {
+        let crash = json!({"phase": "Running", "containerStatuses": [{
+            "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 1,
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container c"}},
+            "lastState": {"terminated": {"exitCode": 3}},
+        }]});
+        let view_of = |status| view(pod(json!({"containers": []}), status), Vec::new());
+        let looping = view_of(crash);
+        let text = "CrashLoopBackOff: back-off restarting failed container c (it ended with exit code 3)";
+        assert_eq!((looping.is_settled(), looping.reason.as_deref()), (false, Some(text)));
+        let ended = view_of(json!({"phase": "Failed", "containerStatuses": [{
+            "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 1}},
+        }]}));
+        assert_eq!(ended.reason.as_deref(), Some("failed: its container c ended with exit code 1"));
+    }
+
+    #[test]
+    fn a_bound_pod_does_not_blame_the_scheduler() {
+        let spec = json!({"containers": [], "nodeName": "n", "resourceClaims": [{"name": "a"}]});
+        let bound = pod(spec, json!({"phase": "Pending"}));
+        let view = view(bound, vec![failed("FailedScheduling", "0/5 nodes", 1)]);
+        assert_eq!(view.reason.as_deref(), Some("its claims are being prepared on n"));
+    }
 }

@@ -30,13 +30,15 @@ pub async fn register(options: &KubeletOptions) {
 async fn write(options: &KubeletOptions) -> Result<(), Error> {
     let nodes: Api<Node> = Api::all(options.client.clone());
     let name = options.node_name.as_str();
-    let labels = json!({
+    let mut labels = json!(options.labels);
+    let own = json!({
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": arch(),
         "beta.kubernetes.io/os": "linux",
         "beta.kubernetes.io/arch": arch(),
     });
+    json_patch::merge(&mut labels, &own);
     let node = json!({
         "apiVersion": "v1",
         "kind": "Node",

@@ -1,5 +1,6 @@
 //! What a kubelet double is started with, and how long it waits for things.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::node::NodePaths;
@@ -15,6 +16,8 @@ pub struct KubeletOptions {
     pub paths: NodePaths,
     /// The node's `InternalIP`, and the address of pods on the host's network.
     pub node_address: String,
+    /// Labels of its Node, on top of the kubelet's own.
+    pub labels: BTreeMap<String, String>,
     /// How long it waits for things.
     pub limits: Limits,
 }
@@ -32,8 +35,14 @@ impl KubeletOptions {
             node_name: node_name.into(),
             paths,
             node_address: node_address.into(),
+            labels: BTreeMap::new(),
             limits: Limits::default(),
         }
+    }
+
+    /// The same with these labels on the Node.
+    pub fn with_labels(self, labels: BTreeMap<String, String>) -> Self {
+        Self { labels, ..self }
     }
 
     /// The same with other limits.

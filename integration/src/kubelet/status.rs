@@ -111,11 +111,7 @@ impl Facts<'_> {
             (Some("Succeeded"), _) | (_, Ended::Finished { succeeded: true }) => "Succeeded",
             (Some("Failed"), _) | (_, Ended::Finished { succeeded: false }) => "Failed",
             (Some("Running"), _) => "Running",
-            _ if initialized
-                && main.iter().all(|status| terminated(status).is_some() || status.started == Some(true)) =>
-            {
-                "Running"
-            }
+            _ if initialized && main.iter().all(has_started) => "Running",
             _ => "Pending",
         }
     }
@@ -242,6 +238,13 @@ fn terminated(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     status.state.as_ref()?.terminated.as_ref()
 }
 
+/// Whether a container runs, or has run before.
+fn has_started(status: &ContainerStatus) -> bool {
+    status.started == Some(true)
+        || terminated(status).is_some()
+        || status.last_state.as_ref().is_some_and(|last| last.terminated.is_some())
+}
+
 /// The condition with its time of change kept while it stays the same.
 fn condition(old: &PodStatus, kind: &str, holds: bool, reason: Option<&str>, now: &Time) -> PodCondition {
     let status = if holds { "True" } else { "False" };
@@ -342,9 +345,10 @@ mod tests {
         let runtime = sandbox(&pod);
         runtime.crash("ns", "p", "main", 3);
         let status = status(&pod, runtime.sandbox("u").as_ref(), Ended::No);
-        let container = &status.container_statuses.unwrap()[0];
+        let container = &status.container_statuses.as_ref().unwrap()[0];
         let reason = container.state.as_ref().unwrap().waiting.as_ref().unwrap().reason.clone();
         assert_eq!(reason.as_deref(), Some("CrashLoopBackOff"));
+        assert_eq!(status.phase.as_deref(), Some("Running"));
         assert_eq!(container.last_state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code, 3);
     }
 
