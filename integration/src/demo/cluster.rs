@@ -52,16 +52,15 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts everything and waits until every node serves its IMEX domain and offers its slots.
+    /// Starts everything.
     ///
     /// # Errors
     /// One sentence that says what could not be started.
-    pub async fn start(options: &Options, stage: &mut Stage) -> anyhow::Result<Self> {
-        let began = Instant::now();
+    pub async fn start(options: &Options, stage: &Stage) -> anyhow::Result<Self> {
         stage.say(&format!(
-            "starting an embedded cluster: {} nodes × {} GPUs in {}",
-            options.nodes,
-            options.gpus_per_node,
+            "starting an embedded cluster: {} × {} in {}",
+            counted(options.nodes, "node"),
+            counted(options.gpus_per_node, "GPU"),
             if options.cliques == 1 { "one clique".into() } else { format!("{} cliques", options.cliques) }
         ));
         let binary = Binary::own(options.launcher.clone())?;
@@ -103,7 +102,7 @@ impl Cluster {
             runners.push(start(format!("runner-{}", node.name), runner_command(node), environment(node))?);
             agents.push(start(format!("agent-{}", node.name), agent_command(node, &kubeconfig), environment(node))?);
         }
-        let cluster = Self {
+        Ok(Self {
             folder,
             client,
             api,
@@ -116,25 +115,28 @@ impl Cluster {
             runners,
             agents,
             cliques,
-        };
-        let limit = Duration::from_secs(15) + START_LIMIT_PER_NODE * options.nodes;
-        let ready = cluster
-            .until("every node serves its IMEX domain and offers slots", limit, |snapshot| {
-                let offering = cluster.nodes.iter().filter(|node| offers_slots(snapshot, &node.name)).count();
-                if offering == cluster.nodes.len() {
-                    Ok(())
-                } else {
-                    Err(format!("{offering} of {} do", cluster.nodes.len()))
-                }
-            })
-            .await;
-        if let Err(error) = ready {
-            let kept = cluster.stop(true).await.unwrap_or_default();
-            return Err(error.context(format!("the cluster did not start; its logs are in {}", kept.display())));
-        }
+        })
+    }
+
+    /// Waits until every node serves its IMEX domain and offers its slots.
+    ///
+    /// # Errors
+    /// One sentence that says what is missing.
+    pub async fn ready(&self, stage: &mut Stage) -> anyhow::Result<()> {
+        let began = stage.began();
+        let limit = Duration::from_secs(15) + START_LIMIT_PER_NODE * u32::try_from(self.nodes.len())?;
+        self.until("every node serves its IMEX domain and offers slots", limit, |snapshot| {
+            let offering = self.nodes.iter().filter(|node| offers_slots(snapshot, &node.name)).count();
+            if offering == self.nodes.len() { Ok(()) } else { Err(format!("{offering} of {} do", self.nodes.len())) }
+        })
+        .await
+        .context("the cluster did not start")?;
         stage.time("clusterReadyMs", began);
-        stage.say(&format!("all {} nodes serve their IMEX domain and offer slots", cluster.nodes.len()));
-        Ok(cluster)
+        stage.say(&match self.nodes.len() {
+            1 => "the node serves its IMEX domain and offers slots".into(),
+            nodes => format!("all {nodes} nodes serve their IMEX domain and offer slots"),
+        });
+        Ok(())
     }
 
     /// A client for its API.
@@ -168,12 +170,12 @@ impl Cluster {
         Some((node.paths.os(), self.clique_index(node)))
     }
 
-    /// The first container of a pod.
-    pub fn container_of(&self, pod: &PodView) -> Option<Container> {
-        self.kubelets
-            .iter()
-            .flat_map(Kubelet::containers)
-            .find(|container| container.namespace == pod.namespace && container.pod == pod.name)
+    /// The container of a pod that has a device node; where none has, any.
+    pub fn container_of(&self, pod: &PodView, path: &str) -> Option<Container> {
+        let of_pod = |container: &Container| container.namespace == pod.namespace && container.pod == pod.name;
+        let containers: Vec<_> = self.kubelets.iter().flat_map(Kubelet::containers).filter(of_pod).collect();
+        let holder = containers.iter().find(|container| container.open(path).is_ok());
+        holder.or(containers.first()).cloned()
     }
 
     /// The channels that containers can open, by pod UID.
@@ -283,6 +285,11 @@ fn layout(options: &Options, cliques: &[CliqueId], folder: &Path) -> anyhow::Res
             })
         })
         .collect()
+}
+
+/// `1 node`, `2 nodes`.
+fn counted(number: u32, what: &str) -> String {
+    if number == 1 { format!("one {what}") } else { format!("{number} {what}s") }
 }
 
 /// What GPU feature discovery puts on a node with a GPU, as far as existing manifests select nodes by it.

@@ -83,10 +83,8 @@ pub async fn run(options: Options) -> Result<bool, Failure> {
     }
     let mut stage = stage::Stage::new(&options);
     let mut interrupts = Interrupts::new()?;
-    let cluster = tokio::select! {
-        started = cluster::Cluster::start(&options, &mut stage) => started?,
-        () = interrupts.next() => return Err(interrupted()),
-    };
+    // Not interrupted half-way, so that whatever was started is also ended; it takes a moment only.
+    let cluster = cluster::Cluster::start(&options, &stage).await?;
     let played = tokio::select! {
         played = perform(&cluster, &options, &documents, &mut stage) => played,
         () = interrupts.next() => {
@@ -111,6 +109,7 @@ async fn perform(
     documents: &[manifest::Document],
     stage: &mut stage::Stage,
 ) -> anyhow::Result<bool> {
+    cluster.ready(stage).await?;
     let mut audit = audit::Audit::default();
     if documents.is_empty() {
         scenes::play(cluster, options, stage, &mut audit).await?;

@@ -27,6 +27,11 @@ impl Stage {
         }
     }
 
+    /// When it all began.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
     /// Whether pictures have colours.
     pub fn colour(&self) -> bool {
         self.colour
