@@ -57,6 +57,7 @@ pub async fn play(
     let waiting = pods.iter().filter(|pod| !pod.is_settled()).count();
     stage.say(&match waiting {
         0 if pods.is_empty() => "there are no pods to wait for".into(),
+        0 if pods.len() == 1 => "the pod runs or has succeeded".into(),
         0 => format!("all {} pods run or have succeeded", pods.len()),
         _ => format!(
             "{} of {} pods run; nothing has changed for {} s",

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use heddle_core::api::IsolationMode;
 
-use super::snapshot::{ComputeDomainView, PodView};
+use super::snapshot::{ComputeDomainView, PodView, short};
 
 /// A node as the picture draws it.
 #[derive(Clone, Debug)]
@@ -53,16 +53,15 @@ fn cell(gpu: u32, pods: &[&PodView], colour: bool) -> String {
 
 fn holders(pods: &[&PodView], cds: &[ComputeDomainView], colour: bool) -> String {
     let mut holders = BTreeMap::new();
-    for pod in pods {
-        if let Some(cd) = &pod.compute_domain {
-            let channel = holders.entry(cd.as_str()).or_insert(pod.channel);
-            *channel = channel.or(pod.channel);
-        }
+    for member in pods.iter().filter(|pod| pod.phase != "Succeeded").flat_map(|pod| &pod.memberships) {
+        let channel = holders.entry(member.compute_domain.as_str()).or_insert(member.channel);
+        *channel = channel.or(member.channel);
     }
+    let keys: Vec<_> = cds.iter().map(|cd| format!("{}/{}", cd.namespace, cd.name)).collect();
     let words: Vec<_> = (holders.into_iter())
         .map(|(key, channel)| {
             let cd = cds.iter().find(|cd| format!("{}/{}", cd.namespace, cd.name) == key);
-            let name = key.rsplit('/').next().unwrap_or(key);
+            let name = short(key, keys.iter().map(String::as_str));
             let channel = channel.map_or("no channel yet".into(), |channel| format!("channel {channel}"));
             let exclusive = cd.is_some_and(|cd| cd.isolation_mode == IsolationMode::Domain);
             format!("{} {channel}{}", painted(name, name, colour), if exclusive { ", exclusive" } else { "" })
@@ -104,6 +103,7 @@ pub fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::snapshot::Membership;
 
     fn pod(name: &str, cd: &str, node: Option<&str>, gpus: &[u32], channel: Option<u32>) -> PodView {
         PodView {
@@ -115,6 +115,7 @@ mod tests {
             reason: node.is_none().then(|| "0/2 nodes\u{1b}[31m".into()),
             gpus: gpus.into(),
             channel,
+            memberships: vec![Membership { compute_domain: format!("{cd}/{cd}"), channel }],
         }
     }
 

@@ -45,10 +45,14 @@ pub async fn finish(
     if !attempts.is_empty() {
         let across = attempts.iter().filter(|attempt| !attempt.same_compute_domain).count();
         stage.say(&format!(
-            "{} imports were tried through the IMEX daemons, {across} of them between ComputeDomains",
-            attempts.len()
+            "{} through the IMEX daemons, {across} of them between ComputeDomains",
+            if attempts.len() == 1 {
+                "one import was tried".into()
+            } else {
+                format!("{} imports were tried", attempts.len())
+            },
         ));
-        stage.show(&isolation::table(&attempts, &pods));
+        stage.show(&isolation::table(&attempts));
     }
     audit.look(cluster.nodes()).await?;
     let report = audit.report(&Snapshot::take(&cluster.client()).await?);

@@ -58,6 +58,18 @@ pub struct PodView {
     pub gpus: Vec<u32>,
     /// The channel that its containers can open.
     pub channel: Option<u32>,
+    /// All ComputeDomains that it is in, the one above first.
+    #[serde(skip)]
+    pub memberships: Vec<Membership>,
+}
+
+/// A ComputeDomain that a pod is in: one, unless it has claims of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// `namespace/name`.
+    pub compute_domain: String,
+    /// Its channel, if a container can open it.
+    pub channel: Option<u32>,
 }
 
 impl PodView {
@@ -190,7 +202,14 @@ impl Snapshot {
         let mut views: Vec<_> = (self.pods.iter())
             .map(|pod| {
                 let claims = self.claims_of(pod);
-                let cd = claims.iter().find_map(|claim| by_uid.get(claim.labels().get(names::COMPUTE_DOMAIN_LABEL)?));
+                let uids = claims.iter().filter_map(|claim| claim.labels().get(names::COMPUTE_DOMAIN_LABEL));
+                let mut cds = Vec::new();
+                for cd in uids.filter_map(|uid| by_uid.get(uid)) {
+                    if cds.iter().all(|other| cd.uid() != ComputeDomain::uid(other)) {
+                        cds.push((*cd).clone());
+                    }
+                }
+                let memberships = self.memberships(pod, &cds, channels);
                 let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or("Pending".into());
                 let phase = if pod.metadata.deletion_timestamp.is_some() { "Terminating".into() } else { phase };
                 let reason = match phase.as_str() {
@@ -201,17 +220,33 @@ impl Snapshot {
                 PodView {
                     namespace: pod.namespace().unwrap_or_default(),
                     name: pod.name_any(),
-                    compute_domain: cd.map(|cd| format!("{}/{}", cd.namespace().unwrap_or_default(), cd.name_any())),
+                    compute_domain: memberships.first().map(|first| first.compute_domain.clone()),
                     node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
                     phase,
                     reason,
                     gpus: claims.iter().flat_map(|claim| gpus_of(claim)).collect(),
-                    channel: channels.get(&pod.uid().unwrap_or_default()).and_then(|open| open.first().copied()),
+                    channel: memberships.first().and_then(|first| first.channel),
+                    memberships,
                 }
             })
             .collect();
         views.sort_by_key(PodView::key);
         views
+    }
+
+    /// The pod's ComputeDomains, each with the channel that a container can open.
+    fn memberships(&self, pod: &Pod, cds: &[ComputeDomain], channels: &BTreeMap<String, Vec<u32>>) -> Vec<Membership> {
+        let open = pod.uid().and_then(|uid| channels.get(&uid)).map_or(&[][..], Vec::as_slice);
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let status =
+            self.nodes.iter().find(|other| Some(other.name_any()) == node).and_then(|node| node.status.as_ref());
+        let channel = |cd: &ComputeDomain| match cds {
+            [_] => open.first().copied(),
+            // Whose channel is whose, the node knows.
+            _ => status?.channels.get(&cd.uid()?).map(|entry| entry.channel).filter(|number| open.contains(number)),
+        };
+        let key = |cd: &ComputeDomain| format!("{}/{}", cd.namespace().unwrap_or_default(), cd.name_any());
+        cds.iter().map(|cd| Membership { compute_domain: key(cd), channel: channel(cd) }).collect()
     }
 
     /// Pods that Deployments, ReplicaSets and Jobs ask for and that do not exist yet.
@@ -285,6 +320,12 @@ impl Snapshot {
             }
         })
     }
+}
+
+/// The name of a ComputeDomain `namespace/name` among others: with its namespace only where the name is not enough.
+pub fn short<'a>(key: &'a str, mut others: impl Iterator<Item = &'a str>) -> &'a str {
+    let name = |key: &'a str| key.rsplit('/').next().unwrap_or(key);
+    if others.any(|other| other != key && name(other) == name(key)) { key } else { name(key) }
 }
 
 fn versions<K: Resource>(objects: &[K]) -> Vec<(Option<String>, Option<String>)> {
@@ -380,6 +421,45 @@ mod tests {
         let first = look(vec![failed("FailedPrepareDynamicResources", "no channel", 1)]);
         assert_eq!(first, look(vec![failed("FailedPrepareDynamicResources", "no channel", 2)]));
         assert_ne!(first, look(Vec::new()));
+    }
+
+    #[test]
+    fn a_pod_of_two_compute_domains_has_two_channels() {
+        let cd = |name: &str| {
+            let spec = json!({"channel": {"resourceClaimTemplate": {"name": name}}});
+            of::<ComputeDomain>(json!({"metadata": {"name": name, "namespace": "ns", "uid": name}, "spec": spec}))
+        };
+        let claim = |name: &str| {
+            let labels = json!({names::COMPUTE_DOMAIN_LABEL: name});
+            of::<ResourceClaim>(json!({"metadata": {"name": name, "namespace": "ns", "labels": labels}, "spec": {}}))
+        };
+        let mut node: IMEXNode = of(json!({"metadata": {"name": "n"}, "spec": {}, "status": {"channels": {
+            "a": {"channel": 1, "domain": "d"}, "b": {"channel": 2, "domain": "d"},
+        }}}));
+        let claims = json!([{"name": "a", "resourceClaimName": "a"}, {"name": "b", "resourceClaimName": "b"}]);
+        let spec = json!({"containers": [], "nodeName": "n", "resourceClaims": claims});
+        let mut snapshot = Snapshot {
+            compute_domains: vec![cd("a"), cd("b")],
+            claims: vec![claim("a"), claim("b")],
+            pods: vec![pod(spec, json!({"phase": "Running"}))],
+            nodes: vec![node.clone()],
+            ..Default::default()
+        };
+        let open = BTreeMap::from([("u".to_owned(), vec![2, 1])]);
+        let found = |snapshot: &Snapshot| {
+            let pod = snapshot.pods(&open).remove(0);
+            pod.memberships.into_iter().map(|m| (m.compute_domain, m.channel)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&snapshot), [("ns/a".into(), Some(1)), ("ns/b".into(), Some(2))]);
+        node.status.as_mut().unwrap().channels.get_mut("b").unwrap().channel = 7;
+        snapshot.nodes = vec![node];
+        assert_eq!(found(&snapshot)[1].1, None);
+    }
+
+    #[test]
+    fn a_name_that_two_namespaces_have_is_shown_in_full() {
+        let all = ["x/d", "y/d", "y/e"];
+        assert_eq!(all.map(|key| short(key, all.into_iter())), ["x/d", "y/d", "e"]);
     }
 
     #[test]

@@ -74,6 +74,7 @@ fn convert(node: &MarkedYaml<'_>, path: &str, lines: &mut BTreeMap<String, usize
         }
         YamlData::Mapping(entries) => {
             let mut object = serde_json::Map::new();
+            let mut merged = serde_json::Map::new();
             for (key, value) in entries {
                 let line = key.span.start.line();
                 let name = match &key.data {
@@ -83,17 +84,42 @@ fn convert(node: &MarkedYaml<'_>, path: &str, lines: &mut BTreeMap<String, usize
                     YamlData::Value(Scalar::Integer(name)) => name.to_string(),
                     _ => return Err((line, "a field's name must be text".into())),
                 };
+                if name == "<<" {
+                    merge(convert(value, path, lines)?, &mut merged).ok_or((line, MERGE.to_owned()))?;
+                    continue;
+                }
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 lines.insert(path.clone(), line);
                 object.insert(name, convert(value, &path, lines)?);
             }
-            Value::Object(object)
+            // What stands there itself counts more than what is merged into it.
+            merged.append(&mut object);
+            Value::Object(merged)
         }
         YamlData::Tagged(_, inner) => convert(inner, path, lines)?,
         YamlData::Representation(..) | YamlData::Alias(_) | YamlData::BadValue => {
             return Err((line, "this value cannot be read".into()));
         }
     })
+}
+
+const MERGE: &str = "a merge key (<<) takes a mapping or a list of mappings";
+
+/// YAML's merge key, as kubectl understands it; the first of several mappings counts most.
+fn merge(value: Value, into: &mut serde_json::Map<String, Value>) -> Option<()> {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                into.entry(name).or_insert(value);
+            }
+        }
+        Value::Array(items) => items.into_iter().try_for_each(|item| match item {
+            Value::Object(_) => merge(item, into),
+            _ => None,
+        })?,
+        _ => return None,
+    }
+    Some(())
 }
 
 #[cfg(test)]
@@ -112,6 +138,14 @@ mod tests {
     #[test]
     fn a_fault_has_a_line() {
         assert_eq!(parse("a: 1\nb: [1, 2\n").unwrap_err().0, 3);
+    }
+
+    #[test]
+    fn mappings_are_merged() {
+        let parsed = parse("a: &a {x: 1, y: 1}\nb: {<<: *a, y: 2}\nc:\n  <<: [*a, {y: 3, z: 3}]\n").unwrap();
+        let wanted = serde_json::json!({"a": {"x": 1, "y": 1}, "b": {"x": 1, "y": 2}, "c": {"x": 1, "y": 1, "z": 3}});
+        assert_eq!(parsed[0].0, wanted);
+        assert_eq!(parse("a: 1\nb:\n  <<: 7\n").unwrap_err().0, 3);
     }
 
     #[test]
