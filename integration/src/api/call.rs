@@ -61,6 +61,11 @@ impl Call<'_> {
             (Verb::Patch, None | Some("status")) => self.patch(subresource, &body),
             (Verb::Delete, None) => self.delete(&body),
             (Verb::DeleteCollection, None) => self.delete_collection(&body),
+            (_, Some("log" | "exec" | "attach" | "portforward")) if self.resource.is("", "pods") => {
+                Err(status::bad_request(
+                    "containers of this cluster run no program: look at the pod's status and Events instead",
+                ))
+            }
             (_, Some(_)) => Err(status::no_such_path()),
             _ => Err(status::method_not_allowed()),
         }

@@ -83,6 +83,7 @@ pub fn resources(crd: &Value) -> Result<Vec<Resource>, Vec<FieldError>> {
             singular: names["singular"].as_str().map_or_else(|| kind.to_lowercase(), str::to_owned),
             kind,
             short_names: texts(&names["shortNames"]),
+            categories: texts(&names["categories"]),
             namespaced: spec["scope"] == "Namespaced",
             has_status: version["subresources"].get("status").is_some(),
             selectable: fields.map(|f| text(&f["jsonPath"]).trim_start_matches('.').to_owned()).collect(),

@@ -86,6 +86,9 @@ fn entries(resource: &Resource) -> Vec<Value> {
     if !resource.short_names.is_empty() {
         main["shortNames"] = json!(resource.short_names);
     }
+    if !resource.categories.is_empty() {
+        main["categories"] = json!(resource.categories);
+    }
     let below = |name: &str, kind: &str, verbs: &[&str]| {
         json!({
             "name": format!("{plural}/{name}"),

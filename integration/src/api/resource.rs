@@ -46,6 +46,8 @@ pub struct Resource {
     pub kind: String,
     /// Names for people's fingers.
     pub short_names: Vec<String>,
+    /// Names of groups of kinds that it is listed in, such as `all`.
+    pub categories: Vec<String>,
     /// Whether the objects live in namespaces.
     pub namespaced: bool,
     /// Whether `/status` is written apart from the rest.
@@ -110,21 +112,21 @@ impl Catalog {
 }
 
 /// One line a kind: group, version, plural, kind, scope, `status` if it has the subresource; then short names after
-/// `~`, selectable fields after `?`, and the collection that it is a view of after `=`.
+/// `~`, categories after `+`, selectable fields after `?`, and the collection that it is a view of after `=`.
 const BUILTIN: &str = "
     - v1 namespaces Namespace cluster status ~ns ?status.phase
     - v1 nodes Node cluster status ~no ?spec.unschedulable
-    - v1 pods Pod namespaced status ~po ?spec.nodeName ?spec.restartPolicy ?spec.schedulerName ?spec.serviceAccountName ?spec.hostNetwork ?status.phase ?status.podIP ?status.nominatedNodeName
+    - v1 pods Pod namespaced status +all ~po ?spec.nodeName ?spec.restartPolicy ?spec.schedulerName ?spec.serviceAccountName ?spec.hostNetwork ?status.phase ?status.podIP ?status.nominatedNodeName
     - v1 events Event namespaced - ~ev ?involvedObject.kind ?involvedObject.namespace ?involvedObject.name ?involvedObject.uid ?involvedObject.apiVersion ?involvedObject.resourceVersion ?involvedObject.fieldPath ?reason ?reportingComponent ?source ?type
     - v1 secrets Secret namespaced - ?type
     - v1 configmaps ConfigMap namespaced - ~cm
     - v1 serviceaccounts ServiceAccount namespaced - ~sa
-    - v1 services Service namespaced status ~svc ?spec.clusterIP ?spec.type
-    apps v1 deployments Deployment namespaced status ~deploy
-    apps v1 replicasets ReplicaSet namespaced status ~rs ?status.replicas
-    apps v1 daemonsets DaemonSet namespaced status ~ds
-    apps v1 statefulsets StatefulSet namespaced status ~sts
-    batch v1 jobs Job namespaced status ?status.successful
+    - v1 services Service namespaced status +all ~svc ?spec.clusterIP ?spec.type
+    apps v1 deployments Deployment namespaced status +all ~deploy
+    apps v1 replicasets ReplicaSet namespaced status +all ~rs ?status.replicas
+    apps v1 daemonsets DaemonSet namespaced status +all ~ds
+    apps v1 statefulsets StatefulSet namespaced status +all ~sts
+    batch v1 jobs Job namespaced status +all ?status.successful
     coordination.k8s.io v1 leases Lease namespaced -
     events.k8s.io v1 events Event namespaced - ~ev ?regarding.kind ?regarding.namespace ?regarding.name ?regarding.uid ?reason ?reportingController ?type =-/events
     resource.k8s.io v1 deviceclasses DeviceClass cluster -
@@ -161,6 +163,7 @@ fn parse(line: &str) -> Resource {
         singular: kind.to_lowercase(),
         kind,
         short_names: Vec::new(),
+        categories: Vec::new(),
         namespaced,
         has_status,
         selectable: Vec::new(),
@@ -170,6 +173,7 @@ fn parse(line: &str) -> Resource {
         let (mark, rest) = word.split_at(1);
         match (mark, rest.split_once('/')) {
             ("~", _) => resource.short_names.push(rest.to_owned()),
+            ("+", _) => resource.categories.push(rest.to_owned()),
             ("?", _) => resource.selectable.push(rest.to_owned()),
             ("=", Some((g, plural))) => resource.storage = GroupResource { group: group(g), plural: plural.to_owned() },
             _ => panic!("unreadable word {word:?} in the built-in table"),
@@ -189,6 +193,7 @@ mod tests {
         assert_eq!((pods.kind.as_str(), pods.namespaced, pods.has_status), ("Pod", true, true));
         assert!(pods.selectable.contains(&"spec.nodeName".to_owned()));
         assert_eq!(pods.short_names, ["po"]);
+        assert_eq!(pods.categories, ["all"]);
         let events = catalog.find("events.k8s.io", "v1", "events").unwrap();
         assert!(events.is("", "events"));
         assert_eq!(catalog.find("apps", "v1", "deployments").unwrap().api_version(), "apps/v1");

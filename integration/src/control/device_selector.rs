@@ -77,6 +77,14 @@ impl Selectors {
     }
 }
 
+/// Whether an expression compiles.
+///
+/// # Errors
+/// Why it does not.
+pub fn check(expression: &str) -> Result<(), String> {
+    compile(expression).map(drop)
+}
+
 fn compile(expression: &str) -> Result<Program, String> {
     if expression.len() > MAX_LENGTH {
         return Err(format!("the expression is longer than {MAX_LENGTH} bytes"));

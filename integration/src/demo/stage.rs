@@ -63,7 +63,7 @@ impl Stage {
 
     /// All timings, the whole time last.
     pub fn timings(&self) -> Vec<(&'static str, Duration)> {
-        let whole = ("total", self.began.elapsed());
+        let whole = ("totalMs", self.began.elapsed());
         self.timings.iter().copied().chain([whole]).collect()
     }
 

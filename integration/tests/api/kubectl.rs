@@ -57,6 +57,8 @@ async fn kubectl_applies_shows_describes_and_deletes() {
     assert!(again.contains("pod/p unchanged"), "{again}");
     let shown = kubectl(dir.path(), &["get", "cd,pods", "-n", "team", "-o", "wide"]).await.unwrap();
     assert!(shown.contains("MODE") && shown.contains("green") && shown.contains("Pending"), "{shown}");
+    let all = kubectl(dir.path(), &["get", "all", "-n", "team"]).await.unwrap();
+    assert!(all.contains("pod/p"), "{all}");
     let described = kubectl(dir.path(), &["describe", "pod", "p", "-n", "team"]).await.unwrap();
     assert!(described.contains("Image:"), "{described}");
     kubectl(dir.path(), &["delete", "pod", "p", "-n", "team"]).await.unwrap();

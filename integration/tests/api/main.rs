@@ -118,6 +118,15 @@ async fn an_object_that_ends_to_match_is_deleted_for_the_watcher() {
 }
 
 #[tokio::test]
+async fn who_asks_for_logs_learns_that_nothing_runs() {
+    let api = Api::<Pod>::default_namespaced(server().client());
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    api.create(&PostParams::default(), &object(pod)).await.unwrap();
+    let Err(kube::Error::Api(status)) = api.logs("p", &Default::default()).await else { panic!() };
+    assert!(status.code == 400 && status.message.contains("run no program"), "{status:?}");
+}
+
+#[tokio::test]
 async fn who_watches_from_a_forgotten_version_must_list_again() {
     let server = server();
     let api = Api::<ConfigMap>::default_namespaced(server.client());

@@ -38,6 +38,7 @@ impl Document {
         }
         if problems.is_empty() {
             problems = self.check_claims();
+            problems.extend(super::rules::check(self));
         }
         problems
     }

@@ -2,6 +2,7 @@
 
 mod check;
 mod kind;
+mod rules;
 mod yaml;
 
 use std::fmt;
