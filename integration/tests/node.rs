@@ -12,8 +12,8 @@ use heddle_actors::channel_allocator::{self, ChannelAllocator, Message};
 use heddle_actors::node_link::{self, DomainView, NodeFacts, NodeLink};
 use heddle_actors::runtime::{Addr, Runtime, Scope, Spec, block_on};
 use heddle_core::api::{
-    ComputeDomainRef, DaemonStatus, DomainKind, EpochMark, IMEXDomain, IMEXDomainSpec, IMEXNode, IsolationMode, Member,
-    NodeChannel, crds,
+    ComputeDomain, ComputeDomainRef, DaemonStatus, DomainKind, EpochMark, IMEXDomain, IMEXDomainSpec, IMEXNode,
+    IsolationMode, Member, NodeChannel, crds,
 };
 use heddle_core::claim::{ClaimKey, Grant, Prepared};
 use heddle_core::clique::CliqueId;
@@ -22,6 +22,7 @@ use heddle_core::imex::{exclusive_domain_name, shared_domain_name};
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_core::protocol;
 use heddle_integration::api::{ApiServer, Options, Request, Verb};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::Status;
@@ -39,12 +40,21 @@ fn shared() -> String {
     shared_domain_name(&clique())
 }
 
+thread_local! {
+    /// UIDs of the ComputeDomains of this test.
+    static UIDS: RefCell<BTreeMap<String, String>> = RefCell::default();
+}
+
+fn uid(name: &str) -> String {
+    UIDS.with_borrow(|uids| uids[name].clone())
+}
+
 fn cd(name: &str) -> ComputeDomainRef {
-    ComputeDomainRef { namespace: "team".into(), name: name.into(), uid: format!("uid-{name}") }
+    ComputeDomainRef { namespace: "team".into(), name: name.into(), uid: uid(name) }
 }
 
 fn prepared(claim: &str, cd: &str, channel: u32) -> Prepared {
-    Prepared { claim_uid: claim.into(), cd_uid: format!("uid-{cd}"), channel, domain: shared() }
+    Prepared { claim_uid: claim.into(), cd_uid: uid(cd), channel, domain: shared() }
 }
 
 /// A cluster with one shared domain.
@@ -64,7 +74,25 @@ impl Cluster {
         }
         let cluster = Self { server, client, runtime: Runtime::new() };
         cluster.make_domain(&shared(), DomainKind::Shared, None, nodes).await;
+        let team = serde_json::from_value(json!({"metadata": {"name": "team"}})).unwrap();
+        Api::<Namespace>::all(cluster.client.clone()).create(&PostParams::default(), &team).await.unwrap();
+        UIDS.with_borrow_mut(BTreeMap::clear);
+        for name in ["green", "blue", "yellow", "red", "pink"] {
+            cluster.make_compute_domain(name).await;
+        }
         cluster
+    }
+
+    fn compute_domains(&self) -> Api<ComputeDomain> {
+        Api::namespaced(self.client.clone(), "team")
+    }
+
+    async fn make_compute_domain(&self, name: &str) {
+        let channel = json!({"resourceClaimTemplate": {"name": name}});
+        let made = json!({"metadata": {"name": name, "finalizers": ["test/hold"]}, "spec": {"channel": channel}});
+        let made = serde_json::from_value(made).unwrap();
+        let made = self.compute_domains().create(&PostParams::default(), &made).await.unwrap();
+        UIDS.with_borrow_mut(|uids| uids.insert(name.into(), made.uid().unwrap()));
     }
 
     async fn make_domain(&self, name: &str, kind: DomainKind, owner: Option<ComputeDomainRef>, nodes: &[&str]) {
@@ -197,7 +225,7 @@ impl Node {
     }
 
     fn leave(&self, claim: &str, cd: &str) {
-        self.allocator.tell(Message::Leave { claim_uid: claim.into(), cd_uid: format!("uid-{cd}") });
+        self.allocator.tell(Message::Leave { claim_uid: claim.into(), cd_uid: uid(cd) });
     }
 
     async fn missing(&self, claim: &str) -> Fault {
@@ -221,7 +249,7 @@ impl Node {
 }
 
 fn lists(node: &IMEXNode, cd: &str) -> Option<u32> {
-    Some(node.status.as_ref()?.channels.get(&format!("uid-{cd}"))?.channel)
+    Some(node.status.as_ref()?.channels.get(&uid(cd))?.channel)
 }
 
 fn run(test: impl Future<Output = ()>) {
@@ -310,7 +338,7 @@ fn an_enter_that_is_fenced_on_its_way_is_decided_anew() {
                     let node = Api::<IMEXNode>::all(direct.clone()).get("n0").await.unwrap();
                     let ready = node.spec.domain.is_some() && node.status.is_some_and(|s| s.channel_count > 0);
                     if ready && armed.swap(false, Ordering::Relaxed) {
-                        domain.status = protocol::drain(&domain, &["uid-green".to_owned()].into());
+                        domain.status = protocol::drain(&domain, &[uid("green")].into());
                         let domain = domains.replace_status(&shared(), &PostParams::default(), &domain).await.unwrap();
                         let fence = EpochMark { domain: shared(), epoch: domain.status.unwrap().epoch };
                         let patch = Patch::Merge(json!({"spec": {"fence": fence}}));
@@ -405,6 +433,41 @@ fn a_leave_that_arrives_late_takes_nothing_from_a_claim_that_came_meanwhile() {
             assert_eq!(lists(&cluster.nodes().get("n0").await.unwrap(), "green"), Some(channel));
         });
     }
+}
+
+#[test]
+fn a_claim_that_has_waited_gets_no_channel_for_a_compute_domain_that_is_going_away() {
+    run(async {
+        let cluster = Cluster::new(&["n0"]).await;
+        let node = Node::start(&cluster.runtime.root(), cluster.client.clone(), "n0");
+        let going = async {
+            node.until_missing("b", reason::NVML).await;
+            let blue = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+            cluster.compute_domains().patch("blue", &PatchParams::default(), &blue).await.unwrap();
+            for name in ["green", "blue"] {
+                cluster.compute_domains().delete(name, &Default::default()).await.unwrap();
+            }
+            node.bring_up(&cluster).await;
+        };
+        let enter = |claim, name| node.enter_in(claim, name, IsolationMode::Channel);
+        let (green, blue, ()) = futures::join!(enter("a", "green"), enter("b", "blue"), going);
+        for (answer, expected) in [(green, reason::COMPUTE_DOMAIN_DELETING), (blue, reason::COMPUTE_DOMAIN_GONE)] {
+            let fault = answer.unwrap_err();
+            assert_eq!((fault.class, fault.reason), (Class::Permanent, expected), "{fault}");
+        }
+        assert_eq!(cluster.domain().await.status, None, "nothing was ever allocated");
+    });
+}
+
+#[test]
+fn a_compute_domain_that_is_going_away_is_still_entered_where_it_has_a_channel() {
+    run(async {
+        let cluster = Cluster::new(&["n0", "n1"]).await;
+        let (first, second) = (cluster.node("n0").await, cluster.node("n1").await);
+        assert_eq!(first.enter("a", "green").await, 1);
+        cluster.compute_domains().delete("green", &Default::default()).await.unwrap();
+        assert_eq!(second.enter("b", "green").await, 1, "until the controller drains it");
+    });
 }
 
 #[test]
@@ -535,7 +598,7 @@ fn an_exclusive_claim_waits_for_its_domain_and_a_suspended_daemon_grants_nothing
     run(async {
         let cluster = Cluster::new(&["n0"]).await;
         let node = cluster.node("n0").await;
-        let own = exclusive_domain_name(&clique(), "uid-red");
+        let own = exclusive_domain_name(&clique(), &uid("red"));
         let moving = async {
             node.until_missing("a", reason::DOMAIN_PENDING).await;
             let may = node.allocator.ask(|reply| Message::Suspend { reply }).await.unwrap();
@@ -602,7 +665,7 @@ fn the_status_says_everything_and_is_written_only_when_it_changes() {
         let next = |version: Option<String>| version.unwrap().parse::<u64>().unwrap();
         // The allocation and the entry.
         assert_eq!(next(after.resource_version()), next(version) + 2);
-        let _: &NodeChannel = &after.status.unwrap().channels["uid-green"];
+        let _: &NodeChannel = &after.status.unwrap().channels[&uid("green")];
     });
 }
 

@@ -78,8 +78,15 @@ pub enum Message {
     },
     /// The random wait before an allocation is over.
     SecondLook {
-        /// The ComputeDomain.
-        cd: ComputeDomainRef,
+        /// UID of the ComputeDomain.
+        cd_uid: String,
+    },
+    /// The ComputeDomain was read anew, before a channel is allocated for it.
+    Read {
+        /// UID of the ComputeDomain.
+        cd_uid: String,
+        /// Why it is to get none.
+        outcome: Result<(), Fault>,
     },
     /// An allocation has ended.
     Allocated {
@@ -123,6 +130,7 @@ impl runtime::Message for Message {
             Self::Inventory(_) => "Inventory",
             Self::Entered { .. } => "Entered",
             Self::SecondLook { .. } => "SecondLook",
+            Self::Read { .. } => "Read",
             Self::Allocated { .. } => "Allocated",
             Self::Kept { .. } => "Kept",
             Self::Again => "Again",

@@ -8,11 +8,12 @@ mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_core::api::{ComputeDomainRef, IMEXNodeStatus, IsolationMode};
+use heddle_core::api::{ComputeDomainRef, IMEXDomain, IMEXDomainStatus, IMEXNodeStatus, IsolationMode};
 use heddle_core::claim::{Grant, Prepared};
-use heddle_core::fault::{Fault, reason};
+use heddle_core::fault::{Class, Fault, reason};
 use heddle_core::imex::{Answer, Gate, Ledger, gate};
 use heddle_core::inventory::Fabric;
 use heddle_core::protocol;
@@ -104,9 +105,9 @@ impl ChannelAllocator {
             let Some(waiting) = self.waiting.get(&claim_uid) else { continue };
             match self.gate(waiting) {
                 Gate::Open { .. } => {
-                    let cd = waiting.cd.clone();
+                    let (cd, mode) = (waiting.cd.clone(), waiting.mode);
                     if !self.underway.contains_key(&cd.uid) {
-                        self.enter(cd, cx);
+                        self.enter(cd, mode, cx);
                     }
                 }
                 Gate::Wait(fault) => self.note(&claim_uid, fault),
@@ -148,6 +149,11 @@ impl ChannelAllocator {
         of_this.map(|(claim_uid, _)| claim_uid.clone()).collect()
     }
 
+    /// The ComputeDomain, if a claim waits for it; its mode never changes.
+    fn wanted(&self, cd_uid: &str) -> Option<(ComputeDomainRef, IsolationMode)> {
+        self.waiting.values().find(|w| w.cd.uid == cd_uid).map(|w| (w.cd.clone(), w.mode))
+    }
+
     /// Ends an enter. A claim that gets no channel holds nothing.
     fn answer(&mut self, claim_uid: &str, answer: Result<Grant, Fault>) {
         let Some(waiting) = self.waiting.remove(claim_uid) else { return };
@@ -163,11 +169,11 @@ impl ChannelAllocator {
         waiting.reply.send(answer);
     }
 
-    fn enter(&mut self, cd: ComputeDomainRef, cx: &mut Cx<'_, Self>) {
+    fn enter(&mut self, cd: ComputeDomainRef, mode: IsolationMode, cx: &mut Cx<'_, Self>) {
         self.underway.insert(cd.uid.clone(), false);
         let link = self.settings.node_link.clone();
         let cd_uid = cd.uid.clone();
-        let asked = async move { link.ask(|reply| node_link::Message::Enter { cd, reply }).await };
+        let asked = async move { link.ask(|reply| node_link::Message::Enter { cd, mode, reply }).await };
         cx.spawn_then("enter", asked, move |answer| Message::Entered { cd_uid, answer });
     }
 
@@ -214,34 +220,58 @@ impl ChannelAllocator {
     /// All nodes of a fresh ComputeDomain come to this point at once; one allocation is enough. Each waits for a random
     /// while, the longer the more members there are, and looks again.
     fn pause_before_allocating(&mut self, cd_uid: &str, cx: &mut Cx<'_, Self>) {
-        let Some(cd) = self.waiting.values().find(|w| w.cd.uid == cd_uid).map(|w| w.cd.clone()) else { return };
+        let Some((cd, _)) = self.wanted(cd_uid) else { return };
         let text = format!("ComputeDomain {}/{} is being given a channel", cd.namespace, cd.name);
         self.note_all(cd_uid, &Fault::retryable(reason::CHANNEL_PENDING, text));
         self.underway.insert(cd_uid.to_owned(), false);
         let members = self.view.as_ref().and_then(|view| view.domain.as_ref()).map_or(1, |d| d.spec.members.len());
-        cx.after(allocate::pause(members), Message::SecondLook { cd });
+        cx.after(allocate::pause(members), Message::SecondLook { cd_uid: cd_uid.to_owned() });
     }
 
-    fn second_look(&mut self, cd: &ComputeDomainRef, cx: &mut Cx<'_, Self>) {
-        self.underway.remove(&cd.uid);
-        if self.waiting_for(&cd.uid).is_empty() {
-            return;
-        }
+    /// The domain, and its channel map with a channel for the ComputeDomain: if somebody still waits for it and it still
+    /// has none.
+    fn next_map(&mut self, cd_uid: &str, cx: &mut Cx<'_, Self>) -> Option<(Arc<IMEXDomain>, IMEXDomainStatus)> {
+        self.underway.remove(cd_uid);
+        let (cd, mode) = self.wanted(cd_uid)?;
         let count = self.node_status().map_or(0, |status| status.channel_count);
         let Some(domain) = self.view.as_ref().and_then(|view| view.domain.clone()) else {
-            return self.advance(cx);
+            self.advance(cx);
+            return None;
         };
-        match protocol::allocate(&domain, cd, count) {
+        match protocol::allocate(&domain, &cd, mode, count) {
             Ok(protocol::Allocate::Already(_) | protocol::Allocate::Draining) => self.advance(cx),
             Ok(protocol::Allocate::Write { status, .. }) => {
-                self.underway.insert(cd.uid.clone(), false);
-                let write = allocate::write(self.settings.client.clone(), domain, status);
-                let cd_uid = cd.uid.clone();
-                cx.spawn_then("allocate", write, move |outcome| Message::Allocated { cd_uid, outcome });
+                self.underway.insert(cd_uid.to_owned(), false);
+                return Some((domain, status));
             }
             // Tried again with the next change of the domain, which a freed number is.
-            Err(fault) => self.note_all(&cd.uid, &fault),
+            Err(fault) => self.note_all(cd_uid, &fault),
         }
+        None
+    }
+
+    fn second_look(&mut self, cd_uid: String, cx: &mut Cx<'_, Self>) {
+        let Some((cd, _)) = self.next_map(&cd_uid, cx).and_then(|_| self.wanted(&cd_uid)) else { return };
+        let read = allocate::alive(self.settings.client.clone(), cd);
+        cx.spawn_then("read ComputeDomain", read, move |outcome| Message::Read { cd_uid, outcome });
+    }
+
+    /// Others may have been first meanwhile: decided once more on what is known now.
+    fn allocate(&mut self, cd_uid: String, cx: &mut Cx<'_, Self>) {
+        let Some((domain, status)) = self.next_map(&cd_uid, cx) else { return };
+        let write = allocate::write(self.settings.client.clone(), domain, status);
+        cx.spawn_then("allocate", write, move |outcome| Message::Allocated { cd_uid, outcome });
+    }
+
+    fn cannot_allocate(&mut self, cd_uid: &str, fault: Fault, cx: &mut Cx<'_, Self>) {
+        if fault.class == Class::Permanent {
+            for claim_uid in self.waiting_for(cd_uid) {
+                self.answer(&claim_uid, Err(fault.clone()));
+            }
+            return;
+        }
+        self.note_all(cd_uid, &fault);
+        cx.after(RETRY, Message::Again);
     }
 
     fn allocated(&mut self, cd_uid: &str, outcome: Result<Allocated, Fault>, cx: &mut Cx<'_, Self>) {
@@ -255,15 +285,12 @@ impl ChannelAllocator {
                 self.tell_of(domain);
                 self.pause_before_allocating(cd_uid, cx);
             }
-            Err(fault) => {
-                self.note_all(cd_uid, &fault);
-                cx.after(RETRY, Message::Again);
-            }
+            Err(fault) => self.cannot_allocate(cd_uid, fault, cx),
         }
     }
 
     /// The node link decides on its own copy of the domain: it must not be older than ours.
-    fn tell_of(&self, domain: std::sync::Arc<heddle_core::api::IMEXDomain>) {
+    fn tell_of(&self, domain: Arc<IMEXDomain>) {
         let name = protocol_name(&domain);
         self.settings.node_link.tell(node_link::Message::DomainSeen { name, domain: Some(domain) });
     }
@@ -342,7 +369,7 @@ impl ChannelAllocator {
     }
 }
 
-fn protocol_name(domain: &heddle_core::api::IMEXDomain) -> String {
+fn protocol_name(domain: &IMEXDomain) -> String {
     domain.metadata.name.clone().unwrap_or_default()
 }
 
@@ -399,7 +426,12 @@ impl Actor for ChannelAllocator {
                 self.changed(cx);
             }
             Message::Entered { cd_uid, answer } => self.entered(&cd_uid, answer, cx),
-            Message::SecondLook { cd } => self.second_look(&cd, cx),
+            Message::SecondLook { cd_uid } => self.second_look(cd_uid, cx),
+            Message::Read { cd_uid, outcome: Ok(()) } => self.allocate(cd_uid, cx),
+            Message::Read { cd_uid, outcome: Err(fault) } => {
+                self.underway.remove(&cd_uid);
+                self.cannot_allocate(&cd_uid, fault, cx);
+            }
             Message::Allocated { cd_uid, outcome } => self.allocated(&cd_uid, outcome, cx),
             Message::Kept { cd_uid, answer } => self.kept(cd_uid, answer, cx),
             Message::Again => self.advance(cx),

@@ -9,7 +9,7 @@ mod events;
 mod folder;
 pub mod front;
 mod health;
-mod lookup;
+pub(crate) mod lookup;
 mod prepare;
 mod recovery;
 mod registration;

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use heddle_core::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, NodeChannel};
+use heddle_core::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IsolationMode, NodeChannel};
 use heddle_core::imex::Answer;
 use heddle_core::inventory::Inventory;
 
@@ -48,6 +48,8 @@ pub enum Message {
     Enter {
         /// Whose channel.
         cd: ComputeDomainRef,
+        /// How it is kept apart.
+        mode: IsolationMode,
         /// Where the answer goes.
         reply: Reply<Answer>,
     },

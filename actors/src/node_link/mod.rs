@@ -267,10 +267,10 @@ impl Actor for NodeLink {
                 };
             }
             Message::Daemon(daemon) => self.report.daemon = Some(daemon),
-            Message::Enter { cd, reply } => {
+            Message::Enter { cd, mode, reply } => {
                 self.wishes.leaves.remove(&cd.uid);
                 self.entering.entry(cd.uid.clone()).or_default().push(reply);
-                self.wishes.enters.insert(cd.uid.clone(), cd);
+                self.wishes.enters.insert(cd.uid.clone(), (cd, mode));
             }
             Message::Leave { cd_uids } => {
                 let entering = &self.wishes.enters;

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IMEXNodeStatus, NodeChannel};
+use crate::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IMEXNodeStatus, IsolationMode, NodeChannel};
 use crate::fault::{Fault, reason};
 use crate::protocol;
 
@@ -24,8 +24,8 @@ pub struct Report {
 /// What the channel allocator wants of the node's channels, by ComputeDomain UID.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wishes {
-    /// ComputeDomains to enter.
-    pub enters: BTreeMap<String, ComputeDomainRef>,
+    /// ComputeDomains to enter, and how each is kept apart.
+    pub enters: BTreeMap<String, (ComputeDomainRef, IsolationMode)>,
     /// ComputeDomains to leave.
     pub leaves: BTreeSet<String>,
     /// Entries that prepared claims rest on, to be put back where they were lost.
@@ -85,13 +85,13 @@ pub fn decide(
     if let Some(status) = protocol::leave(&node, domain, &wishes.leaves) {
         node.status = Some(status);
     }
-    for (uid, cd) in &wishes.enters {
+    for (uid, (cd, mode)) in &wishes.enters {
         let Some(domain) = domain else {
             let text = format!("the IMEX domain of node {} has not been read yet", protocol::name(&node));
             decision.enters.insert(uid.clone(), Answer::Wait(Fault::retryable(reason::DOMAIN_PENDING, text)));
             continue;
         };
-        let answer = match protocol::enter(&node, domain, cd, now) {
+        let answer = match protocol::enter(&node, domain, cd, *mode, now) {
             protocol::Enter::Write { status, .. } => {
                 node.status = Some(status);
                 continue;
@@ -198,8 +198,9 @@ mod tests {
 
     const NOW: &str = "2026-11-30T00:00:00Z";
 
-    fn cd(uid: &str) -> ComputeDomainRef {
-        ComputeDomainRef { namespace: "ns".into(), name: uid.into(), uid: uid.into() }
+    fn cd(uid: &str) -> (ComputeDomainRef, IsolationMode) {
+        let cd = ComputeDomainRef { namespace: "ns".into(), name: uid.into(), uid: uid.into() };
+        (cd, IsolationMode::Channel)
     }
 
     fn with_channels(channels: &[(&str, u32, ChannelState)]) -> IMEXDomain {

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::name;
-use crate::api::{ChannelEntry, ChannelState, ComputeDomainRef, IMEXDomain, IMEXDomainStatus};
+use crate::api::{ChannelEntry, ChannelState, ComputeDomainRef, IMEXDomain, IMEXDomainStatus, IsolationMode};
 use crate::fault::{Fault, reason};
 
 /// What to do for a ComputeDomain that wants a number in a domain.
@@ -28,10 +28,15 @@ pub enum Allocate {
 /// Guard of the write: the resourceVersion of `domain`.
 ///
 /// # Errors
-/// `ChannelsExhausted` when no number is free, `DomainPending` in an exclusive domain of another ComputeDomain; both
-/// may pass.
-pub fn allocate(domain: &IMEXDomain, cd: &ComputeDomainRef, channel_count: u32) -> Result<Allocate, Fault> {
-    super::enter::admits(domain, cd)?;
+/// `ChannelsExhausted` when no number is free, `DomainPending` in a domain that is not for this ComputeDomain of this
+/// `mode`; both may pass.
+pub fn allocate(
+    domain: &IMEXDomain,
+    cd: &ComputeDomainRef,
+    mode: IsolationMode,
+    channel_count: u32,
+) -> Result<Allocate, Fault> {
+    super::enter::admits(domain, cd, mode)?;
     let status = domain.status.clone().unwrap_or_default();
     match status.channels.get(&cd.uid) {
         Some(entry) if entry.state == ChannelState::Active => return Ok(Allocate::Already(entry.channel)),
@@ -63,11 +68,11 @@ fn exhausted(domain: &IMEXDomain, used: usize) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::DomainKind;
+    use crate::api::IsolationMode::{Channel, Domain};
     use crate::protocol::{drain, samples::*};
 
     fn give(domain: &mut IMEXDomain, uid: &str, count: u32) -> u32 {
-        match allocate(domain, &cd(uid), count).unwrap() {
+        match allocate(domain, &cd(uid), Channel, count).unwrap() {
             Allocate::Write { channel, status } => {
                 assert_eq!(status.epoch, domain.status.clone().unwrap_or_default().epoch + 1);
                 domain.status = Some(status);
@@ -81,7 +86,7 @@ mod tests {
     fn numbers_run_from_one_to_the_last_and_never_zero() {
         let mut domain = shared("d");
         assert_eq!((1..=3).map(|n| give(&mut domain, &format!("cd-{n}"), 4)).collect::<Vec<_>>(), [1, 2, 3]);
-        let fault = allocate(&domain, &cd("cd-4"), 4).unwrap_err();
+        let fault = allocate(&domain, &cd("cd-4"), Channel, 4).unwrap_err();
         assert_eq!(fault.message, "no free IMEX channel in domain d (3 in use)");
         assert_eq!(fault.class, crate::fault::Class::Retryable);
     }
@@ -102,7 +107,7 @@ mod tests {
         domain.status.as_mut().unwrap().last_channel = u32::MAX;
         assert_eq!(give(&mut domain, "b", 8), 2);
         for count in [0, 1] {
-            assert!(allocate(&shared("d"), &cd("a"), count).is_err(), "count {count} leaves no number");
+            assert!(allocate(&shared("d"), &cd("a"), Channel, count).is_err(), "count {count} leaves no number");
         }
     }
 
@@ -110,17 +115,15 @@ mod tests {
     fn the_second_asker_gets_the_first_ones_number() {
         let mut domain = shared("d");
         give(&mut domain, "a", 8);
-        assert_eq!(allocate(&domain, &cd("a"), 8).unwrap(), Allocate::Already(1));
+        assert_eq!(allocate(&domain, &cd("a"), Channel, 8).unwrap(), Allocate::Already(1));
         domain.status = drain(&domain, &["a".to_string()].into());
-        assert_eq!(allocate(&domain, &cd("a"), 8).unwrap(), Allocate::Draining);
+        assert_eq!(allocate(&domain, &cd("a"), Channel, 8).unwrap(), Allocate::Draining);
     }
 
     #[test]
     fn an_exclusive_domain_is_for_its_own() {
-        let mut domain = shared("x");
-        domain.spec.kind = DomainKind::Exclusive;
-        domain.spec.compute_domain = Some(cd("red"));
-        assert_eq!(allocate(&domain, &cd("green"), 8).unwrap_err().reason, reason::DOMAIN_PENDING);
-        assert_eq!(give(&mut domain, "red", 8), 1);
+        let domain = exclusive("x", "red");
+        assert_eq!(allocate(&domain, &cd("green"), Domain, 8).unwrap_err().reason, reason::DOMAIN_PENDING);
+        assert!(matches!(allocate(&domain, &cd("red"), Domain, 8), Ok(Allocate::Write { channel: 1, .. })));
     }
 }

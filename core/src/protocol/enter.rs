@@ -1,5 +1,7 @@
 use super::{marks, name};
-use crate::api::{ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXNode, IMEXNodeStatus, NodeChannel};
+use crate::api::{
+    ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXNode, IMEXNodeStatus, IsolationMode, NodeChannel,
+};
 use crate::fault::{Fault, reason};
 
 /// What to do for a claim of a ComputeDomain on this node.
@@ -26,9 +28,11 @@ pub enum Enter {
 /// Enters the ComputeDomain's channel, before any effect of Prepare.
 ///
 /// Guard of the write: the resourceVersion of `node`. What it rests on beyond that is checked here: the node serves
-/// this domain, and the view of the domain is not older than the node's marks.
-pub fn enter(node: &IMEXNode, domain: &IMEXDomain, cd: &ComputeDomainRef, now: &str) -> Enter {
-    if let Err(fault) = serves(node, domain).and_then(|()| admits(domain, cd)).and_then(|()| fresh(node, domain)) {
+/// this domain, the domain is of the kind that the ComputeDomain's `mode` asks for, and the view of the domain is not
+/// older than the node's marks.
+pub fn enter(node: &IMEXNode, domain: &IMEXDomain, cd: &ComputeDomainRef, mode: IsolationMode, now: &str) -> Enter {
+    if let Err(fault) = serves(node, domain).and_then(|()| admits(domain, cd, mode)).and_then(|()| fresh(node, domain))
+    {
         return Enter::Wait(fault);
     }
     let entry = domain.status.as_ref().and_then(|status| status.channels.get(&cd.uid));
@@ -88,14 +92,24 @@ fn serves(node: &IMEXNode, domain: &IMEXDomain) -> Result<(), Fault> {
     Err(Fault::retryable(reason::DOMAIN_PENDING, text))
 }
 
-/// An exclusive domain is for its own ComputeDomain alone.
-pub(super) fn admits(domain: &IMEXDomain, cd: &ComputeDomainRef) -> Result<(), Fault> {
+/// An exclusive domain is for its own ComputeDomain alone, a shared one for those that want no other.
+pub(super) fn admits(domain: &IMEXDomain, cd: &ComputeDomainRef, mode: IsolationMode) -> Result<(), Fault> {
+    let (domain_name, who) = (name(domain), format!("ComputeDomain {}/{}", cd.namespace, cd.name));
     let owner = domain.spec.compute_domain.as_ref();
-    if domain.spec.kind == DomainKind::Shared || owner.is_some_and(|owner| owner.uid == cd.uid) {
-        return Ok(());
-    }
-    let owner = owner.map_or_else(|| "another".into(), |owner| format!("{}/{}", owner.namespace, owner.name));
-    let text = format!("IMEX domain {} belongs to ComputeDomain {owner} alone", name(domain));
+    let text = match (domain.spec.kind, mode) {
+        (DomainKind::Shared, IsolationMode::Channel) => return Ok(()),
+        (DomainKind::Shared, IsolationMode::Domain) => {
+            format!("{who} needs an IMEX domain of its own, {domain_name} is shared")
+        }
+        (DomainKind::Exclusive, _) if owner.is_none_or(|owner| owner.uid != cd.uid) => {
+            let owner = owner.map_or_else(|| "another".into(), |owner| format!("{}/{}", owner.namespace, owner.name));
+            format!("IMEX domain {domain_name} belongs to ComputeDomain {owner} alone")
+        }
+        (DomainKind::Exclusive, IsolationMode::Domain) => return Ok(()),
+        (DomainKind::Exclusive, IsolationMode::Channel) => {
+            format!("{who} needs the shared IMEX domain of its clique, {domain_name} is exclusive")
+        }
+    };
     Err(Fault::retryable(reason::DOMAIN_PENDING, text))
 }
 
@@ -121,7 +135,8 @@ fn beyond(node: &IMEXNode, channel: u32) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::api::EpochMark;
-    use crate::protocol::{drain, samples::*};
+    use crate::api::IsolationMode::{Channel, Domain};
+    use crate::protocol::{allocate, drain, samples::*};
 
     fn wait(decision: Enter) -> &'static str {
         match decision {
@@ -134,26 +149,43 @@ mod tests {
     fn a_node_enters_the_number_that_the_domain_lists() {
         let domain = with_channel(shared("d"), "green", 7);
         let mut node = member_of("n1", "d");
-        let Enter::Write { channel: 7, status } = enter(&node, &domain, &cd("green"), "now") else { panic!() };
+        let Enter::Write { channel: 7, status } = enter(&node, &domain, &cd("green"), Channel, "now") else { panic!() };
         assert_eq!(status.channels["green"], NodeChannel { channel: 7, domain: "d".into(), since: "now".into() });
         node.status = Some(status);
-        assert_eq!(enter(&node, &domain, &cd("green"), "later"), Enter::Already(7));
-        assert_eq!(enter(&node, &domain, &cd("blue"), "now"), Enter::NeedsChannel);
+        assert_eq!(enter(&node, &domain, &cd("green"), Channel, "later"), Enter::Already(7));
+        assert_eq!(enter(&node, &domain, &cd("blue"), Channel, "now"), Enter::NeedsChannel);
     }
 
     #[test]
     fn a_node_of_another_domain_waits() {
         let domain = with_channel(shared("d"), "green", 7);
-        assert_eq!(wait(enter(&member_of("n1", "x"), &domain, &cd("green"), "")), reason::DOMAIN_PENDING);
+        assert_eq!(wait(enter(&member_of("n1", "x"), &domain, &cd("green"), Channel, "")), reason::DOMAIN_PENDING);
         assert_eq!(
-            wait(enter(&IMEXNode::new("n1", Default::default()), &domain, &cd("green"), "")),
+            wait(enter(&IMEXNode::new("n1", Default::default()), &domain, &cd("green"), Channel, "")),
             reason::DOMAIN_PENDING
         );
         let foreign = exclusive("x", "red");
-        assert_eq!(wait(enter(&member_of("n1", "x"), &foreign, &cd("green"), "")), reason::DOMAIN_PENDING);
+        assert_eq!(wait(enter(&member_of("n1", "x"), &foreign, &cd("green"), Channel, "")), reason::DOMAIN_PENDING);
         let mut left_behind = member_of("n1", "d");
         left_behind.status = listing("x", "green", 3).status;
-        assert_eq!(wait(enter(&left_behind, &domain, &cd("green"), "")), reason::DOMAIN_PENDING);
+        assert_eq!(wait(enter(&left_behind, &domain, &cd("green"), Channel, "")), reason::DOMAIN_PENDING);
+    }
+
+    #[test]
+    fn a_compute_domain_enters_no_domain_of_the_other_kind() {
+        let own = with_channel(exclusive("x", "red"), "red", 1);
+        let shared = with_channel(shared("x"), "red", 1);
+        let node = member_of("n1", "x");
+        for (domain, mode, enters) in
+            [(&own, Domain, true), (&own, Channel, false), (&shared, Domain, false), (&shared, Channel, true)]
+        {
+            let decision = enter(&node, domain, &cd("red"), mode, "");
+            assert_eq!(matches!(decision, Enter::Write { .. }), enters, "{mode:?}: {decision:?}");
+            if !enters {
+                assert_eq!(wait(decision), reason::DOMAIN_PENDING);
+                assert_eq!(allocate(domain, &cd("red"), mode, 8).unwrap_err().reason, reason::DOMAIN_PENDING);
+            }
+        }
     }
 
     #[test]
@@ -162,33 +194,33 @@ mod tests {
         let epoch = domain.status.as_ref().unwrap().epoch;
         let mut node = member_of("n1", "d");
         node.spec.fence = Some(EpochMark { domain: "d".into(), epoch: epoch + 1 });
-        assert_eq!(wait(enter(&node, &domain, &cd("green"), "")), reason::VIEW_STALE);
+        assert_eq!(wait(enter(&node, &domain, &cd("green"), Channel, "")), reason::VIEW_STALE);
         node.spec.fence = Some(EpochMark { domain: "d".into(), epoch });
-        assert!(matches!(enter(&node, &domain, &cd("green"), ""), Enter::Write { .. }));
+        assert!(matches!(enter(&node, &domain, &cd("green"), Channel, ""), Enter::Write { .. }));
         node.status.get_or_insert_default().observed = Some(EpochMark { domain: "d".into(), epoch: epoch + 1 });
-        assert_eq!(wait(enter(&node, &domain, &cd("green"), "")), reason::VIEW_STALE);
+        assert_eq!(wait(enter(&node, &domain, &cd("green"), Channel, "")), reason::VIEW_STALE);
     }
 
     #[test]
     fn nobody_new_enters_a_draining_channel() {
         let mut domain = with_channel(shared("d"), "green", 7);
         domain.status = drain(&domain, &["green".to_string()].into());
-        assert_eq!(wait(enter(&member_of("n1", "d"), &domain, &cd("green"), "")), reason::CHANNEL_DRAINING);
+        assert_eq!(wait(enter(&member_of("n1", "d"), &domain, &cd("green"), Channel, "")), reason::CHANNEL_DRAINING);
         let inside = listing("d", "green", 7);
-        assert_eq!(enter(&inside, &domain, &cd("green"), ""), Enter::Already(7));
+        assert_eq!(enter(&inside, &domain, &cd("green"), Channel, ""), Enter::Already(7));
     }
 
     #[test]
     fn contradictions_are_never_renumbered() {
         let domain = with_channel(shared("d"), "green", 7);
         assert!(
-            matches!(enter(&listing("d", "green", 3), &domain, &cd("green"), ""), Enter::Refuse(f) if f.reason == reason::CHANNEL_CLASH)
+            matches!(enter(&listing("d", "green", 3), &domain, &cd("green"), Channel, ""), Enter::Refuse(f) if f.reason == reason::CHANNEL_CLASH)
         );
-        assert_eq!(wait(enter(&listing("d", "blue", 3), &domain, &cd("blue"), "")), reason::CHANNEL_CLASH);
+        assert_eq!(wait(enter(&listing("d", "blue", 3), &domain, &cd("blue"), Channel, "")), reason::CHANNEL_CLASH);
         let mut small = member_of("n1", "d");
         small.status.get_or_insert_default().channel_count = 7;
         assert!(
-            matches!(enter(&small, &domain, &cd("green"), ""), Enter::Refuse(f) if f.reason == reason::MEMBER_MISMATCH)
+            matches!(enter(&small, &domain, &cd("green"), Channel, ""), Enter::Refuse(f) if f.reason == reason::MEMBER_MISMATCH)
         );
     }
 }

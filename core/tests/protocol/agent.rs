@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_core::api::{IMEXDomain, IMEXDomainStatus, IMEXNode, IMEXNodeStatus, IsolationMode};
+use heddle_core::api::{IMEXDomain, IMEXDomainStatus, IMEXNode, IMEXNodeStatus};
 use heddle_core::claim::Prepared;
 use heddle_core::imex::{Answer, Report, Wishes, decide};
 use heddle_core::protocol::{self, Allocate};
@@ -144,13 +144,13 @@ impl Agent {
         let cd = store.cds.get(&claim.cd_uid).filter(|cd| !cd.deleting || self.checked.contains(&claim.key.uid))?;
         self.checked.insert(claim.key.uid.clone());
         let (node, domain) = (self.node.as_ref()?, self.domain.as_ref()?);
-        let exclusive = domain.spec.compute_domain.is_some();
-        let mode = if exclusive { IsolationMode::Domain } else { IsolationMode::Channel };
-        if self.daemon != domain.metadata.name || cd.spec.as_ref().unwrap().isolation_mode != mode {
+        let mode = cd.spec.as_ref().unwrap().isolation_mode;
+        if self.daemon != domain.metadata.name {
             return None;
         }
         let report = Report { addresses: vec![self.name.clone()], ..Default::default() };
-        let wishes = Wishes { enters: [(claim.cd_uid.clone(), cd.reference.clone())].into(), ..Default::default() };
+        let wishes =
+            Wishes { enters: [(claim.cd_uid.clone(), (cd.reference.clone(), mode))].into(), ..Default::default() };
         let now = store.version().to_string();
         let strays = self.strays && bug != Bug::TrustOldEntry;
         let decision = decide(node, Some(domain), &report, &wishes, strays, &now);
@@ -165,7 +165,7 @@ impl Agent {
                 self.prepared.insert(claim.key.uid.clone(), prepared);
             }
             Some(Answer::NeedsChannel) if decision.status.is_none() => {
-                return match protocol::allocate(domain, &cd.reference, CHANNEL_COUNT) {
+                return match protocol::allocate(domain, &cd.reference, mode, CHANNEL_COUNT) {
                     Ok(Allocate::Write { status, .. }) => Some(self.domain_write(domain, status)),
                     _ => None,
                 };

@@ -2,9 +2,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use heddle_core::api::{
-    ComputeDomainRef, DomainKind, IMEXDomain, IMEXNode, IMEXNodeSpec, IMEXNodeStatus, IsolationMode,
-};
+use heddle_core::api::{ComputeDomainRef, IMEXDomain, IMEXNode, IMEXNodeSpec, IMEXNodeStatus, IsolationMode};
 use heddle_core::protocol::{self, Allocate, Enter};
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
@@ -128,18 +126,17 @@ impl Agent {
     ) -> kube::Result<Option<IMEXNodeStatus>> {
         let wanted: Vec<_> = self.state.borrow().wanted.values().cloned().collect();
         let serving = node.status.as_ref().and_then(|status| status.daemon.domain.as_deref());
-        let kind = |mode| if mode == IsolationMode::Domain { DomainKind::Exclusive } else { DomainKind::Shared };
         for (cd, mode) in wanted {
-            if kind(mode) != domain.spec.kind || serving != domain.metadata.name.as_deref() {
+            if serving != domain.metadata.name.as_deref() {
                 continue;
             }
-            match protocol::enter(node, domain, &cd, "2026-01-01T00:00:00Z") {
+            match protocol::enter(node, domain, &cd, mode, "2026-01-01T00:00:00Z") {
                 Enter::Already(channel) => {
                     self.state.borrow_mut().prepared.insert(cd.uid, (domain.name_any(), channel));
                 }
                 Enter::Write { status, .. } => return Ok(Some(status)),
                 Enter::NeedsChannel => {
-                    if let Ok(Allocate::Write { status, .. }) = protocol::allocate(domain, &cd, 2048) {
+                    if let Ok(Allocate::Write { status, .. }) = protocol::allocate(domain, &cd, mode, 2048) {
                         let allocated = IMEXDomain { status: Some(status), ..domain.clone() };
                         domains.replace_status(&domain.name_any(), &PostParams::default(), &allocated).await?;
                         return Ok(None);
