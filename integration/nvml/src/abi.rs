@@ -63,7 +63,7 @@ impl Out<c_char> {
             return Err(INSUFFICIENT_SIZE);
         }
         let bytes = text.bytes().chain([0]);
-        bytes.enumerate().try_for_each(|(index, byte)| self.nth(index).put(byte.cast_signed()))
+        bytes.enumerate().try_for_each(|(index, byte)| self.nth(index).put(c_char::from_ne_bytes([byte])))
     }
 }
 

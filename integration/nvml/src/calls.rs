@@ -173,7 +173,7 @@ fn pci_info(gpu: &Gpu) -> PciInfo {
 fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut bytes = [0; N];
     for (to, from) in bytes[..N - 1].iter_mut().zip(text.bytes()) {
-        *to = from.cast_signed();
+        *to = c_char::from_ne_bytes([from]);
     }
     bytes
 }
