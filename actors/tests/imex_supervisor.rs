@@ -202,6 +202,12 @@ fn a_node_comes_up_whatever_starts_first() {
         assert_eq!((usable.domain.as_deref(), usable.kind), (Some("d"), Some(DomainKind::Shared)));
         assert_eq!(rig.asked.get(), 0, "nobody is asked for what disturbs nobody");
 
+        let said = Some("GPU 1: recover the IMEX domain".to_owned());
+        let inventory =
+            Inventory { fabric: Fabric::Ready(clique()), recovery_action: said.clone(), ..Default::default() };
+        rig.supervisor.tell(Message::Inventory(inventory));
+        rig.status.wait_for(|status| status.recovery_action == said && status.state == "READY").await.unwrap();
+
         // Another member disturbs nobody either.
         rig.see(view("d", 1, 3));
         loop {

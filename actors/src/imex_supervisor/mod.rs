@@ -196,9 +196,11 @@ impl ImexSupervisor {
     fn report_status(&mut self, ready: &Ready) {
         // A runner that was never met says nothing, and the object keeps what it said before the agent's start.
         let Some(state) = &self.state else { return };
-        let mut status = daemon_status(state);
-        status.message = ready.as_ref().err().cloned();
-        status.recovery_action = self.inventory.as_ref().and_then(|inventory| inventory.recovery_action.clone());
+        let mut status = DaemonStatus {
+            message: ready.as_ref().err().cloned(),
+            recovery_action: self.inventory.as_ref().and_then(|inventory| inventory.recovery_action.clone()),
+            ..daemon_status(state)
+        };
         if self.runner.is_none() {
             status.state = DaemonState::Unavailable.to_string();
             status.since = self
@@ -254,9 +256,7 @@ fn daemon_status(state: &State) -> DaemonStatus {
         since: jiff::Timestamp::from_millisecond(state.since_unix_ms).map(|at| at.to_string()).unwrap_or_default(),
         version: state.daemon_version.clone(),
         peers_connected: state.peers_connected,
-        recovery_action: None,
-        certificate_not_after: None,
-        message: None,
+        ..DaemonStatus::default()
     }
 }
 
