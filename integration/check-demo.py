@@ -40,5 +40,5 @@ for pod in report["pods"]:
 
 for problem in problems:
     print(f"demo: {problem}", file=sys.stderr)
-print(f"demo: {len(report['pods'])} pods, {len(report['isolation'])} imports tried, {report['timings'].get('total')} ms")
+print(f"demo: {len(report['pods'])} pods, {len(report['isolation'])} imports tried, {report['timings']['totalMs']} ms")
 sys.exit(bool(problems))

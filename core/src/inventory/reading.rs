@@ -274,6 +274,8 @@ mod tests {
     use super::*;
 
     /// Nothing wrong, partition assigned.
+    // One group a field of the mask.
+    #[allow(clippy::unusual_byte_groupings)]
     const HEALTHY: u32 = 0b01_0001_10_10_10_10;
 
     fn cluster() -> Uuid {
