@@ -1,7 +1,9 @@
-//! The whole agent in process against the embedded API, on a node without a driver.
+//! The whole agent in process against the embedded API, on a node without NVLink fabric.
+
+mod own_process;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use heddle_actors::agent::{self, Settings};
@@ -9,6 +11,7 @@ use heddle_actors::runtime::block_on;
 use heddle_core::api::{IMEXNode, crds};
 use heddle_core::fault::{Class, Fault};
 use heddle_core::names;
+use heddle_fake_nvml::{Scenario, install};
 use heddle_integration::api::{ApiServer, Options};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
@@ -19,6 +22,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 
 use futures::{StreamExt as _, pin_mut};
+use own_process::in_own_process;
 use tokio::sync::oneshot;
 
 async fn cluster() -> Client {
@@ -67,26 +71,57 @@ async fn slots(client: &Client) -> usize {
     }
 }
 
+/// Waits until the agent has written what it knows of its node.
+async fn described(client: &Client) -> IMEXNode {
+    let described = |node: Option<&IMEXNode>| {
+        node.and_then(|node| node.status.as_ref()).is_some_and(|s| s.addresses == ["127.10.0.1"] && s.clique.is_none())
+    };
+    await_condition(Api::<IMEXNode>::all(client.clone()), "n0", described).await.unwrap().unwrap()
+}
+
+/// A driver whose GPUs have no fabric, in a process of its own.
+fn without_fabric<F: Future<Output = ()>>(test: &str, body: impl FnOnce(PathBuf) -> F) {
+    in_own_process(test, |root, scenario| {
+        install(&root.join("driver")).unwrap();
+        Scenario::gb200("n0", 2, None).write(scenario).unwrap();
+        run(body(root.to_owned()));
+    });
+}
+
 fn run<T>(test: impl Future<Output = T>) -> T {
     block_on(async { tokio::time::timeout(Duration::from_secs(30), test).await.expect("the test hangs") })
 }
 
 #[test]
 fn an_agent_comes_up_makes_its_object_offers_slots_and_ends() {
+    without_fabric("an_agent_comes_up_makes_its_object_offers_slots_and_ends", async |root| {
+        let client = cluster().await;
+        let (end, ends) = oneshot::channel::<()>();
+        let agent = tokio::task::spawn_local(agent::run(settings(&root, client.clone()), async {
+            let _ = ends.await;
+        }));
+        described(&client).await;
+        assert_eq!(slots(&client).await, 4, "a node without fabric offers slots too");
+        end.send(()).unwrap();
+        agent.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn an_agent_without_a_driver_comes_up_and_offers_nothing() {
     run(async {
         let (root, client) = (tempfile::tempdir().unwrap(), cluster().await);
         let (end, ends) = oneshot::channel::<()>();
         let agent = tokio::task::spawn_local(agent::run(settings(root.path(), client.clone()), async {
             let _ = ends.await;
         }));
-        let described = |node: Option<&IMEXNode>| {
-            node.and_then(|node| node.status.as_ref())
-                .is_some_and(|s| s.addresses == ["127.10.0.1"] && s.clique.is_none())
-        };
-        await_condition(Api::<IMEXNode>::all(client.clone()), "n0", described).await.unwrap();
-        assert_eq!(slots(&client).await, 4, "a node without fabric offers slots too");
+        // Whether there is a fabric is not known: a slot offered now could be a claim without its channel.
+        described(&client).await;
         end.send(()).unwrap();
         agent.await.unwrap().unwrap();
+        let slices = Api::<ResourceSlice>::all(client).list(&Default::default()).await.unwrap();
+        let offered = slices.items.iter().filter(|slice| slice.spec.driver == names::DRIVER);
+        assert_eq!(offered.flat_map(|slice| slice.spec.devices.iter().flatten()).count(), 0);
     });
 }
 
@@ -108,17 +143,17 @@ fn a_folder_that_cannot_be_used_ends_the_agent_with_one_sentence() {
 
 #[test]
 fn the_second_agent_of_a_node_waits_and_can_be_ended_while_it_does() {
-    run(async {
-        let (root, client) = (tempfile::tempdir().unwrap(), cluster().await);
-        let first = tokio::task::spawn_local(agent::run(settings(root.path(), client.clone()), std::future::pending()));
+    without_fabric("the_second_agent_of_a_node_waits_and_can_be_ended_while_it_does", async |root| {
+        let client = cluster().await;
+        let first = tokio::task::spawn_local(agent::run(settings(&root, client.clone()), std::future::pending()));
         await_condition(Api::<IMEXNode>::all(client.clone()), "n0", |node: Option<&IMEXNode>| node.is_some())
             .await
             .unwrap();
-        agent::run(settings(root.path(), client.clone()), std::future::ready(())).await.unwrap();
+        agent::run(settings(&root, client.clone()), std::future::ready(())).await.unwrap();
         first.abort();
         // The first one's lock went with it.
         let (end, ends) = oneshot::channel::<()>();
-        let second = agent::run(settings(root.path(), client.clone()), async {
+        let second = agent::run(settings(&root, client.clone()), async {
             let _ = ends.await;
         });
         let offers = async {

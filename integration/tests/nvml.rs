@@ -1,7 +1,8 @@
 //! The real binding against the fake library, opened by the real dynamic linker.
 
+mod own_process;
+
 use std::path::Path;
-use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,25 +10,11 @@ use heddle_actors::gpu_inventory::{GpuInventory, Listener, Message};
 use heddle_actors::nvml::Library;
 use heddle_actors::runtime::{Runtime, Spec, block_on};
 use heddle_core::inventory::{Fabric, Inventory, inventory};
-use heddle_fake_nvml::{SCENARIO_ENV, Scenario, install};
+use heddle_fake_nvml::{Scenario, install};
+use own_process::in_own_process;
 use tokio::sync::mpsc;
 
 const CLUSTER: &str = "0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11";
-
-/// The scenario's place is said by the environment of a process, so each test's body runs in one of its own.
-fn in_own_process(test: &str, body: impl FnOnce(&Path, &Path)) {
-    if let Some(scenario) = std::env::var_os(SCENARIO_ENV) {
-        let scenario = Path::new(&scenario);
-        return body(scenario.parent().unwrap(), scenario);
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(SCENARIO_ENV, folder.path().join("nvml.json"))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
 
 fn tray() -> Scenario {
     Scenario::gb200("node-1", 4, Some((CLUSTER, 7)))
