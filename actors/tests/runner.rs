@@ -89,6 +89,11 @@ impl Rig {
         self.until("READY", |state| state.daemon_state == "READY" && state.daemon_index == Some(1)).await
     }
 
+    async fn until_ready_again(&mut self, before: u32) -> State {
+        let is = |s: &State| s.daemon_state == "READY" && s.daemon_index == Some(1) && s.daemon_pid != before;
+        self.until("READY again", is).await
+    }
+
     fn calls(&self) -> String {
         fs::read_to_string(self.root.path().join("calls")).unwrap_or_default()
     }
@@ -101,6 +106,20 @@ impl Rig {
             }
         });
         assert!(waited.await.is_ok(), "never {what}: {}", self.calls());
+    }
+
+    /// Ends the runner as SIGKILL does.
+    async fn kill(self) -> tempfile::TempDir {
+        self.runner.abort();
+        assert!(self.runner.await.unwrap_err().is_cancelled());
+        // Its server lives on in this process, where nobody is to find it.
+        fs::remove_file(self.root.path().join("run/runner.sock")).unwrap();
+        // A fork that has not become another program yet holds the lock too.
+        let lock = fs::File::open(self.root.path().join("run/lock")).unwrap();
+        while lock.try_lock().is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.root
     }
 
     async fn end(self) -> tempfile::TempDir {
@@ -211,6 +230,38 @@ async fn a_runner_serves_the_last_domain_without_an_agent() {
 
     let mut rig = Rig::start(root).await;
     assert_eq!(rig.client.get(GetRequest {}).await.unwrap().into_inner().domain, "", "what was stopped stays so");
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_daemon_whose_runner_was_killed_is_served_on_with() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let before = rig.until_ready().await.daemon_pid;
+    let mut rig = Rig::start(rig.kill().await).await;
+    let after = rig.until_ready().await;
+    assert_eq!((after.daemon_pid, after.domain.as_str()), (before, "d"), "{}", rig.calls());
+    let refused = rig.client.apply(apply(config("e", "10.0.0.1"), false)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "it is protected like any other");
+    rig.client.apply(apply(config("d", "10.0.0.9"), false)).await.unwrap();
+    rig.until_calls("signalled", |calls| calls.contains("usr1 1")).await;
+    assert_eq!(rig.calls().matches("start").count(), 1);
+
+    rig.client.apply(apply(config("e", "10.0.0.1"), true)).await.unwrap();
+    let second = rig.until_ready_again(before).await;
+    assert!(second.domain == "e" && !alive(before));
+
+    // Ended by itself it is started again, and one whose domain was given up is ended.
+    let mut rig = Rig::start(rig.kill().await).await;
+    let adopted = rig.until_ready().await;
+    assert_eq!(adopted.daemon_pid, second.daemon_pid);
+    let pid = rustix::process::Pid::from_raw(i32::try_from(adopted.daemon_pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let third = rig.until_ready_again(adopted.daemon_pid).await;
+    let root = rig.kill().await;
+    fs::remove_file(root.path().join("run/domain.json")).unwrap();
+    let rig = Rig::start(root).await;
+    rig.until_calls("ended", |_| !alive(third.daemon_pid)).await;
     rig.end().await;
 }
 

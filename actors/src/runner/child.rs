@@ -1,9 +1,11 @@
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use heddle_core::imex::own_index;
-use rustix::process::{Pid, Signal, kill_process};
+use heddle_core::imex::{DomainConfig, own_index};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -11,6 +13,9 @@ use tokio::time::Instant;
 
 /// Longest line that is forwarded whole.
 const LINE_MAX: u64 = 4096;
+
+/// Pause between looks at a daemon that is no child, of whose end nobody tells us.
+const ORPHAN_POLL: Duration = Duration::from_millis(100);
 
 /// What a daemon's log tells besides being a log.
 #[derive(Clone, Debug, Default)]
@@ -23,9 +28,29 @@ pub(super) struct Clues {
     pub(super) complaint: Option<String>,
 }
 
+/// What is kept of a running daemon, for the case that its runner is killed and it is not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Record {
+    pub(super) pid: u32,
+    /// Tells it from a later process of the same number: clock ticks since boot.
+    pub(super) start_time: u64,
+    /// What it was started with.
+    pub(super) config: DomainConfig,
+    /// Its index by its own word.
+    pub(super) index: Option<u32>,
+}
+
+/// How a daemon is known.
+enum Process {
+    Child(Child),
+    /// Started by a runner that was killed.
+    Orphan(OwnedFd, u64),
+}
+
 /// A running daemon.
 pub(super) struct Daemon {
-    pub(super) child: Child,
+    process: Process,
     pub(super) pid: u32,
     pub(super) started: Instant,
     pub(super) clues: watch::Receiver<Clues>,
@@ -53,7 +78,36 @@ impl Daemon {
             tokio::spawn(forward(err, told));
         }
         let pid = child.id().unwrap_or_default();
-        Ok(Self { child, pid, started: Instant::now(), clues })
+        Ok(Self { process: Process::Child(child), pid, started: Instant::now(), clues })
+    }
+
+    /// The daemon of a runner that was killed, if it lives.
+    pub(super) fn adopt(record: &Record) -> Option<Self> {
+        let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw)?;
+        // Opened before it is looked at: from then on the number cannot be another's.
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        if start_time(record.pid)? != record.start_time {
+            return None;
+        }
+        let process = Process::Orphan(process, record.start_time);
+        // Its log ended with its runner.
+        let (_, clues) = watch::channel(Clues { index: record.index, ..Default::default() });
+        Some(Self { process, pid: record.pid, started: Instant::now(), clues })
+    }
+
+    /// Waits for its end, and tells of it.
+    pub(super) async fn ended(&mut self) -> String {
+        match &mut self.process {
+            Process::Child(child) => {
+                child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string())
+            }
+            Process::Orphan(_, started) => {
+                while start_time(self.pid) == Some(*started) {
+                    tokio::time::sleep(ORPHAN_POLL).await;
+                }
+                "started by an earlier runner".into()
+            }
+        }
     }
 
     /// Makes it read its names again.
@@ -64,22 +118,36 @@ impl Daemon {
     /// Ends it: asked first, then without asking.
     pub(super) async fn stop(mut self, limit: Duration) {
         self.send(Signal::TERM);
-        if tokio::time::timeout(limit, self.child.wait()).await.is_ok() {
+        if tokio::time::timeout(limit, self.ended()).await.is_ok() {
             return;
         }
         tracing::warn!(pid = self.pid, "nvidia-imex has not ended {limit:?} after SIGTERM and is killed");
-        if let Err(error) = self.child.kill().await {
-            tracing::error!(pid = self.pid, "nvidia-imex cannot be killed: {error}");
-        }
+        self.send(Signal::KILL);
+        self.ended().await;
     }
 
     fn send(&self, signal: Signal) {
-        // `id` is none once the process was waited for; then its number may be another's.
-        let pid = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        if let Some(Err(error)) = pid.map(|pid| kill_process(pid, signal)) {
+        let sent = match &self.process {
+            Process::Child(child) => {
+                // `id` is none once the process was waited for; then its number may be another's.
+                let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+                pid.map_or(Ok(()), |pid| kill_process(pid, signal))
+            }
+            Process::Orphan(process, _) => pidfd_send_signal(process, signal),
+        };
+        if let Err(error) = sent {
             tracing::warn!(pid = self.pid, "nvidia-imex cannot be signalled: {error}");
         }
     }
+}
+
+/// When a process was started; none if it has ended.
+pub(super) fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may hold anything; the state follows it, and the start time is field 22.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    fields.next().filter(|state| *state != "Z")?;
+    fields.nth(18)?.parse().ok()
 }
 
 /// Forwards a log line by line until it ends. It never stops reading: a full pipe would block the daemon.

@@ -8,6 +8,7 @@ use heddle_core::imex::{DaemonFiles, DomainConfig, daemon_config, daemon_setting
 use rustix::fs::FlockOperation;
 
 use super::Settings;
+use super::child::Record;
 
 /// The runner's folder.
 #[derive(Debug)]
@@ -54,6 +55,22 @@ impl Files {
 
     fn domain(&self) -> PathBuf {
         self.settings.dir.join("domain.json")
+    }
+
+    fn record(&self) -> PathBuf {
+        self.settings.dir.join("daemon.json")
+    }
+
+    /// Keeps what is known of the running daemon.
+    pub(super) fn write_record(&self, record: &Record) -> Result<(), Fault> {
+        let path = self.record();
+        let text = serde_json::to_vec(record).map_err(|error| unwritable(&path, &error.into()))?;
+        replace(&path, &text, 0o600)
+    }
+
+    /// What was known of the daemon that ran last.
+    pub(super) fn read_record(&self) -> Option<Record> {
+        serde_json::from_slice(&fs::read(self.record()).ok()?).ok()
     }
 
     /// The daemon's settings for this domain.

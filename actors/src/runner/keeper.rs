@@ -1,6 +1,5 @@
 use std::io;
 use std::net::{IpAddr, TcpListener};
-use std::process::ExitStatus;
 use std::time::{Duration, SystemTime};
 
 use heddle_core::fault::Fault;
@@ -10,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::child::Daemon;
+use super::child::{Daemon, Record, start_time};
 use super::ctl::Ctl;
 use super::files::Files;
 use super::service::Order;
@@ -83,6 +82,7 @@ impl Keeper {
     /// Keeps the daemon until `until` ends, and then ends it.
     pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>, until: impl Future<Output = ()>) {
         let mut until = std::pin::pin!(until);
+        self.meet_orphan().await;
         loop {
             let wake = self.wake();
             tokio::select! {
@@ -145,6 +145,44 @@ impl Keeper {
         }
     }
 
+    /// A daemon whose runner was killed is served on with: ending it would end jobs. Unless another domain, or none, was
+    /// remembered meanwhile, which takes the word that no claim is prepared; or it had not even said its index.
+    async fn meet_orphan(&mut self) {
+        let Some(record) = self.files.read_record() else { return };
+        let Some(daemon) = Daemon::adopt(&record) else { return };
+        match self.config.clone().filter(|config| record.index.is_some() && config.needs_no_restart(&record.config)) {
+            Some(config) => {
+                tracing::warn!(
+                    pid = daemon.pid,
+                    domain = config.domain,
+                    "serving on with an earlier runner's nvidia-imex"
+                );
+                self.start_at = None;
+                self.started(daemon, &config);
+                self.read_clues();
+                // Its runner may have been killed between two steps.
+                if let Err(fault) = self.files.write_hosts(&config) {
+                    tracing::error!(reason = fault.reason, "{fault}");
+                }
+                self.signal.want(Instant::now());
+            }
+            None => {
+                tracing::warn!(pid = daemon.pid, "ending an earlier runner's nvidia-imex");
+                daemon.stop(self.timing().stop_limit).await;
+            }
+        }
+    }
+
+    /// Keeps on disk what a next runner needs to know of the daemon. Best effort: a runner is rarely killed.
+    fn record(&self) {
+        let (Some(daemon), Some(config)) = (&self.daemon, self.config.clone()) else { return };
+        let Some(start_time) = start_time(daemon.pid) else { return };
+        let record = Record { pid: daemon.pid, start_time, config, index: daemon.clues.borrow().index };
+        if let Err(fault) = self.files.write_record(&record) {
+            tracing::warn!(reason = fault.reason, "{fault}");
+        }
+    }
+
     fn start(&mut self) {
         let Some(config) = self.config.clone() else { return };
         let started = self.hindrance(&config).map_or_else(
@@ -157,24 +195,28 @@ impl Keeper {
         );
         match started {
             Ok(daemon) => {
-                let now = Instant::now();
                 tracing::info!(domain = config.domain, pid = daemon.pid, "nvidia-imex is started");
-                self.signal.started();
-                self.ask_at = Some(now);
-                self.peers_at = None;
-                self.publish(|state| {
-                    state.starts += 1;
-                    state.daemon_pid = daemon.pid;
-                    state.domain.clone_from(&config.domain);
-                    state.node_map_sha256 = config.node_map_hash();
-                    state.daemon_state = DaemonState::Initializing.to_string();
-                    state.message = "nvidia-imex has been started and has not answered yet".into();
-                    state.daemon_index = None;
-                });
-                self.daemon = Some(daemon);
+                self.started(daemon, &config);
+                self.record();
             }
             Err(why) => self.down(why),
         }
+    }
+
+    fn started(&mut self, daemon: Daemon, config: &DomainConfig) {
+        self.signal.started();
+        self.ask_at = Some(Instant::now());
+        self.peers_at = None;
+        self.publish(|state| {
+            state.starts += 1;
+            state.daemon_pid = daemon.pid;
+            state.domain.clone_from(&config.domain);
+            state.node_map_sha256 = config.node_map_hash();
+            state.daemon_state = DaemonState::Initializing.to_string();
+            state.message = "nvidia-imex has been started and has not answered yet".into();
+            state.daemon_index = None;
+        });
+        self.daemon = Some(daemon);
     }
 
     /// What stands in the way of a start, in words; what would otherwise be a crash loop with a riddle in the log.
@@ -222,7 +264,7 @@ impl Keeper {
         });
     }
 
-    fn ended(&mut self, ended: io::Result<ExitStatus>) {
+    fn ended(&mut self, how: String) {
         let Some(daemon) = self.daemon.take() else { return };
         let (lived, clues) = (daemon.started.elapsed(), daemon.clues.borrow().clone());
         if lived >= self.timing().stable {
@@ -233,7 +275,6 @@ impl Keeper {
              or whatever else runs one"
                 .to_owned()
         } else {
-            let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
             let said = clues.complaint.map_or_else(String::new, |text| format!(", saying: {text}"));
             format!("nvidia-imex ended by itself ({how}) after {:.1} s{said}", lived.as_secs_f64())
         };
@@ -404,7 +445,10 @@ impl Keeper {
     fn read_clues(&mut self) {
         let Some(daemon) = &mut self.daemon else { return };
         let index = daemon.clues.borrow_and_update().index;
-        self.publish(|state| state.daemon_index = index);
+        if self.state.borrow().daemon_index != index {
+            self.publish(|state| state.daemon_index = index);
+            self.record();
+        }
         if !self.is_ready()
             && let Some(at) = &mut self.ask_at
         {
@@ -440,13 +484,14 @@ fn unix_ms() -> i64 {
 }
 
 enum News {
-    Ended(io::Result<ExitStatus>),
+    Ended(String),
     /// The log has told something new.
     Log,
 }
 
 async fn news(daemon: &mut Option<Daemon>) -> News {
-    let Some(Daemon { child, clues, .. }) = daemon else { return std::future::pending().await };
+    let Some(daemon) = daemon else { return std::future::pending().await };
+    let mut clues = daemon.clues.clone();
     let log = async {
         // A log that has ended is silent.
         match clues.changed().await {
@@ -455,7 +500,7 @@ async fn news(daemon: &mut Option<Daemon>) -> News {
         }
     };
     tokio::select! {
-        ended = child.wait() => News::Ended(ended),
+        how = daemon.ended() => News::Ended(how),
         log = log => log,
     }
 }
