@@ -44,6 +44,16 @@ pub fn enter(node: &IMEXNode, domain: &IMEXDomain, cd: &ComputeDomainRef, mode: 
             reason::DOMAIN_PENDING,
             format!("node {node_name} has not left channel {} of domain {} for {who}", listed.channel, listed.domain),
         )),
+        // Claims that are prepared need no enter; a new one would keep a ComputeDomain that is gone alive for ever.
+        (Some(listed), Some(entry)) if listed.channel == entry.channel && entry.state == ChannelState::Draining => {
+            Enter::Refuse(Fault::permanent(
+                reason::CHANNEL_DRAINING,
+                format!(
+                    "channel {} of {who} is being drained in domain {domain_name}, because the ComputeDomain is gone or being deleted: no new claim gets it",
+                    entry.channel
+                ),
+            ))
+        }
         (Some(listed), Some(entry)) if listed.channel == entry.channel => Enter::Already(entry.channel),
         (Some(listed), Some(entry)) => Enter::Refuse(Fault::permanent(
             reason::CHANNEL_CLASH,
@@ -207,7 +217,10 @@ mod tests {
         domain.status = drain(&domain, &["green".to_string()].into());
         assert_eq!(wait(enter(&member_of("n1", "d"), &domain, &cd("green"), Channel, "")), reason::CHANNEL_DRAINING);
         let inside = listing("d", "green", 7);
-        assert_eq!(enter(&inside, &domain, &cd("green"), Channel, ""), Enter::Already(7));
+        assert!(
+            matches!(enter(&inside, &domain, &cd("green"), Channel, ""), Enter::Refuse(f) if f.reason == reason::CHANNEL_DRAINING),
+            "not even beside a claim of before"
+        );
     }
 
     #[test]
