@@ -25,12 +25,11 @@ impl DraServer {
         let found = self.context.cdi.found()?;
         let boot_id = self.context.devices.boot_id();
         let mut known = BTreeSet::new();
-        let mut unreadable = Vec::new();
+        let mut readable = BTreeSet::new();
         for (&driver, store) in &self.context.checkpoints {
             let loaded = store.load()?;
-            unreadable.extend(loaded.quarantined);
-            unreadable.extend(loaded.newer);
             for checkpoint in loaded.checkpoints {
+                readable.insert(checkpoint.claim.uid.clone());
                 let this_boot = boot_id.as_ref().is_ok_and(|id| *id == checkpoint.boot_id);
                 if let Some(file) = cdi::file(&checkpoint)?.filter(|_| this_boot) {
                     known.insert(file.name);
@@ -41,9 +40,10 @@ impl DraServer {
             }
         }
         for name in found.difference(&known) {
-            // A container may run with a claim whose checkpoint cannot be read: its file stays.
-            match unreadable.iter().find(|uid| cdi::token_of(name, uid).is_some()) {
-                Some(uid) => drop(self.lost.insert(uid.clone(), name.clone())),
+            // A claim's checkpoint is there before its CDI file and until after it. Where it cannot be read, or somebody
+            // has removed it, a container may still run with the claim: the file stays.
+            match cdi::claim_of(name).filter(|uid| !readable.contains(*uid)) {
+                Some(uid) => drop(self.lost.insert(uid.to_owned(), name.clone())),
                 None => {
                     tracing::info!(file = name, "removed the CDI file of a claim that is not prepared in this boot");
                     self.context.cdi.remove(name)?;

@@ -34,6 +34,11 @@ pub fn token_of<'a>(file_name: &'a str, uid: &str) -> Option<&'a str> {
     parts(file_name).filter(|(found, _)| *found == uid).map(|(_, token)| token)
 }
 
+/// The UID of the claim that a file is of, by its name.
+pub fn claim_of(file_name: &str) -> Option<&str> {
+    parts(file_name).map(|(uid, _)| uid)
+}
+
 fn parts(file_name: &str) -> Option<(&str, &str)> {
     let rest = file_name.strip_prefix(&file_prefix())?.strip_suffix(".json")?;
     rest.rsplit_once('-').filter(|(_, token)| is_token(token))
