@@ -38,7 +38,8 @@ pub struct DomainController {
     pass: Pass,
     buckets: Buckets,
     retries: Retries,
-    suspects: BTreeMap<String, Instant>,
+    /// Domains that contradict their nodes, by name: in which version, and when to examine them.
+    suspects: BTreeMap<String, (Option<String>, Instant)>,
     rechecks: BTreeSet<TemplateKey>,
 }
 
@@ -214,9 +215,18 @@ impl DomainController {
                 false
             }
             Write::Examine { domain, .. } => {
-                let due = *self.suspects.entry(domain.clone()).or_insert(now + SUSPICION);
+                let version =
+                    self.view.borrow().domain(domain).and_then(|domain| domain.metadata.resource_version.clone());
+                let fresh = (version, now + SUSPICION);
+                let known = self.suspects.entry(domain.clone()).or_insert_with(|| fresh.clone());
+                // What was examined was another version: repaired meanwhile, maybe, and lost anew.
+                if known.0 != fresh.0 {
+                    known.0 = fresh.0;
+                    known.1 = known.1.min(fresh.1);
+                }
+                let due = known.1;
                 if due <= now {
-                    self.suspects.insert(domain.clone(), now + EXAMINED);
+                    known.1 = now + EXAMINED;
                     return true;
                 }
                 cx.after(due - now, Message::Touch(Box::new(key.dirty())));

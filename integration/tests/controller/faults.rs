@@ -62,6 +62,9 @@ fn a_lost_channel_map_is_restored_from_the_nodes() {
             status.channels.get(&green.uid).map(|entry| entry.channel)
         };
         assert_eq!(cluster.until("the map is back", seen).await, held.1);
+        let lost = Patch::Merge(json!({"status": {"channels": null}}));
+        cluster.domains().patch_status(&home(), &PatchParams::default(), &lost).await.unwrap();
+        assert_eq!(cluster.until("the map is back again, and soon", seen).await, held.1);
         let blue = cluster.create("blue", Channel).await;
         cluster.place(&blue, Channel, "n0").await;
         assert_ne!(cluster.prepared(&blue, "n0").await.1, held.1);
