@@ -226,7 +226,7 @@ impl DraServer {
             return Err(Fault::fatal(
                 reason::NODE_IO,
                 format!(
-                    "the kubelet's plugin registry {} does not exist; is the kubelet running, and is --registry-dir right?",
+                    "the kubelet's plugin registry {} does not exist; is the kubelet running, and is --kubelet-registry-dir right?",
                     self.settings.registry_dir.display()
                 ),
             ));

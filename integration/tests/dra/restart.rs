@@ -125,6 +125,31 @@ fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_made_anew_from_the_cdi_file_
 }
 
 #[test]
+fn a_deleted_checkpoint_is_made_anew_from_the_cdi_file_and_the_node_s_object() {
+    run(|| async {
+        let bed = Bed::new().await;
+        let agent = bed.start().await;
+        let domain = bed.compute_domain("team", "green", json!({})).await;
+        let claim = bed.claim("c", &domain).await;
+        agent.prepare_one(&claim).await.unwrap();
+        bed.kill(agent).await;
+        enter(&bed, &domain).await;
+        std::fs::remove_file(bed.checkpoints().remove(0)).unwrap();
+        bed.stub.borrow_mut().restored = None;
+
+        let files = bed.cdi_files();
+        let agent = bed.start().await;
+        agent.until(|| bed.stub.borrow().restored.is_some()).await;
+        let restored = bed.stub.borrow_mut().restored.take().unwrap();
+        assert_eq!((restored[0].claim_uid.as_str(), restored[0].channel), (claim.uid.as_str(), 7));
+        let ids = agent.prepare_one(&claim).await.unwrap();
+        assert_eq!((bed.inject(&ids).len(), bed.cdi_files()), (1, files));
+        agent.unprepare(&claim).await.unwrap();
+        assert!(bed.cdi_files().is_empty() && bed.checkpoints().is_empty());
+    });
+}
+
+#[test]
 fn issue_1129_a_newer_release_s_checkpoint_is_left_alone_and_its_channel_stays_held() {
     run(|| async {
         let bed = Bed::new().await;
@@ -208,7 +233,7 @@ fn a_folder_that_is_missing_ends_the_process_with_a_sentence() {
         let bed = Bed::new().await;
         let other = Bed::new().await;
         for (bed, missing, flag) in
-            [(&bed, bed.paths.cdi(), "--cdi-dir"), (&other, other.paths.registry(), "--registry-dir")]
+            [(&bed, bed.paths.cdi(), "--cdi-dir"), (&other, other.paths.registry(), "--kubelet-registry-dir")]
         {
             std::fs::remove_dir_all(missing).unwrap();
             let fault = first_fault(bed, bed.settings()).await;
