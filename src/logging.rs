@@ -15,7 +15,9 @@ pub enum Format {
 
 /// Starts logging. `RUST_LOG` overrides `level`.
 pub fn start(format: Format, level: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    // The client logs every failed request before whoever made it says in better words what came of it.
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(format!("{level},kube_client=off")));
     let base = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         Format::Text => base.with_ansi(std::io::stderr().is_terminal()).with_target(false).init(),

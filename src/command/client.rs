@@ -25,5 +25,7 @@ pub async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
             Err(error) => bail!("this is no pod of a cluster ({error}); set --kubeconfig"),
         },
     };
+    // An API server that is away is waited for; whoever reads the log then wants to know which one.
+    tracing::info!(server = %config.cluster_url, "API server");
     Client::try_from(config).context("no client could be made from the kubeconfig")
 }

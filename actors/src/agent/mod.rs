@@ -48,12 +48,22 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
 }
 
+/// Longest path of a Unix socket, without the closing zero.
+const LONGEST_SOCKET: usize = 107;
+
 /// Runs the agent until `until` ends. Claims and daemons go on without it.
 ///
 /// # Errors
 /// Fatal, in one sentence with what to do: a folder that is missing or cannot be written, or an actor that failed for
 /// good. An API server or a runner that is away is waited for.
 pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<(), Fault> {
+    if settings.runner_socket.as_os_str().len() > LONGEST_SOCKET {
+        let path = settings.runner_socket.display();
+        let text = format!(
+            "the runner's socket {path} has a path of more than {LONGEST_SOCKET} bytes, which no socket can have; set --runner-socket"
+        );
+        return Err(Fault::fatal(reason::SETTINGS, text));
+    }
     let mut until = std::pin::pin!(until);
     let _lock = tokio::select! {
         lock = Lock::take(&settings.state_dir) => lock?,

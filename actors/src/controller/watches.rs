@@ -16,6 +16,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::domain_controller::Message;
+use crate::cause;
 use crate::runtime::{Addr, progress};
 
 /// The view, shared by the watches and effects of one incarnation, all on one thread. Objects go into it straight from
@@ -176,7 +177,7 @@ async fn follow<K: Watched>(
             Err(error) => {
                 let unknown = matches!(&error, watcher::Error::InitialListFailed(kube::Error::Api(s)) if s.code == 404);
                 let hint = if unknown { "; are the CRDs applied? `heddle crds` prints them" } else { "" };
-                tracing::warn!(kind = ?K::KIND, "watching is interrupted and tried again: {error}{hint}");
+                tracing::warn!(kind = ?K::KIND, "watching is interrupted and tried again: {}{hint}", cause::told(&error));
             }
         }
     }

@@ -13,6 +13,8 @@ use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 
+use crate::cause;
+
 /// A request takes milliseconds. After this long the kubelet is told that the API server does not answer, while there
 /// is time left to tell it.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -96,7 +98,7 @@ async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, 
         Ok(Ok(found)) => Ok(found),
         Ok(Err(error)) => {
             let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
-            Err(Why { text: error.to_string(), conflict })
+            Err(Why { text: cause::told(&error), conflict })
         }
         Err(_) => Err(Why { text: format!("no answer for {} s", REQUEST.as_secs()), conflict: false }),
     }

@@ -9,6 +9,7 @@ use inotify::{Inotify, WatchMask};
 use tonic::transport::{Channel, Endpoint};
 
 use super::message::{Message, Stepped};
+use crate::cause::innermost;
 use crate::channel_allocator;
 use crate::runtime::Addr;
 
@@ -46,14 +47,6 @@ async fn connect(socket: &Path) -> Result<RunnerClient<Channel>, String> {
     // The transport's own text says little ("transport error"); what is under it says what is wrong.
     let channel = endpoint.connect().await.map_err(|error| innermost(&error))?;
     Ok(RunnerClient::new(channel))
-}
-
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 /// Tells every state until the stream ends; why it did.

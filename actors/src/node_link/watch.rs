@@ -7,6 +7,8 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
+use crate::cause;
+
 /// Tells of every change of one object for ever; `None` when it does not exist. A watch that breaks is resumed, an API
 /// server that is away is waited for.
 pub(super) async fn object<K>(api: Api<K>, name: String, tell: impl Fn(Option<K>)) -> Result<(), Fault>
@@ -17,7 +19,10 @@ where
     while let Some(change) = changes.next().await {
         match change {
             Ok(object) => tell(object),
-            Err(error) => tracing::warn!(object = %name, "the watch is interrupted and will be resumed: {error}"),
+            Err(error) => {
+                let why = cause::told(&error);
+                tracing::warn!(object = %name, "the watch is interrupted and will be resumed: {why}");
+            }
         }
     }
     Err(Fault::retryable(reason::API_UNAVAILABLE, format!("the watch of {name} has ended")))

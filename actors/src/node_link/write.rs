@@ -5,6 +5,7 @@ use heddle_core::fault::{Fault, reason};
 use kube::{Api, Error, ResourceExt};
 
 use super::params;
+use crate::cause;
 
 /// A write takes milliseconds. After this long it is decided anew; that it may still arrive is reckoned with.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -71,5 +72,5 @@ async fn within(write: impl Future<Output = Written>) -> Written {
 }
 
 fn failed(error: &Error) -> Written {
-    Written::Failed(Fault::retryable(reason::API_UNAVAILABLE, error))
+    Written::Failed(Fault::retryable(reason::API_UNAVAILABLE, cause::told(error)))
 }
