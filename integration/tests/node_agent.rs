@@ -127,7 +127,7 @@ fn an_agent_without_a_driver_comes_up_and_offers_nothing() {
 
 #[test]
 fn a_folder_that_cannot_be_used_ends_the_agent_with_one_sentence() {
-    for (missing, says) in [("state", "--state-dir"), ("cdi", "CDI"), ("registry", "--registry-dir")] {
+    for (missing, says) in [("state", "--state-dir"), ("cdi", "CDI"), ("registry", "--kubelet-registry-dir")] {
         let fault: Fault = run(async {
             let (root, client) = (tempfile::tempdir().unwrap(), cluster().await);
             let settings = settings(root.path(), client);
