@@ -51,14 +51,20 @@ impl Rig {
         let mut settings = settings(root.path());
         change(&mut settings);
         let socket = settings.socket.clone();
-        let (end, ends) = oneshot::channel::<()>();
-        let runner = tokio::spawn(runner::run(settings, async {
-            let _ = ends.await;
-        }));
+        let run = || {
+            let (end, ends) = oneshot::channel::<()>();
+            let until = async {
+                let _ = ends.await;
+            };
+            (end, tokio::spawn(runner::run(settings.clone(), until)))
+        };
+        let (mut end, mut runner) = run();
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
         let channel = loop {
             match endpoint.connect().await {
                 Ok(channel) => break channel,
+                // A fork that has not become another program yet holds the folder's lock of a killed runner.
+                Err(_) if runner.is_finished() => (end, runner) = run(),
                 Err(_) => tokio::task::yield_now().await,
             }
         };
@@ -114,11 +120,6 @@ impl Rig {
         assert!(self.runner.await.unwrap_err().is_cancelled());
         // Its server lives on in this process, where nobody is to find it.
         fs::remove_file(self.root.path().join("run/runner.sock")).unwrap();
-        // A fork that has not become another program yet holds the lock too.
-        let lock = fs::File::open(self.root.path().join("run/lock")).unwrap();
-        while lock.try_lock().is_err() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
         self.root
     }
 
