@@ -289,6 +289,8 @@ async fn a_missing_binary_is_said_and_found_when_it_is_there() {
     let down = rig.until("DOWN", |state| state.domain == "d" && state.daemon_state == "DOWN").await;
     assert!(down.message.contains("no nvidia-imex below"), "{down:?}");
     assert_eq!(down.starts, 0);
+    let fault = runner::preflight(&settings(rig.root.path())).unwrap_err();
+    assert_eq!(fault.message, down.message, "whoever starts a runner there is told the same");
     fs::write(rig.root.path().join("word"), "READY\n").unwrap();
     script(rig.root.path(), "nvidia-imex-ctl", CTL);
     script(rig.root.path(), "nvidia-imex", DAEMON);

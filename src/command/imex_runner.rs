@@ -46,6 +46,7 @@ impl ImexRunner {
                 settings: BTreeMap::from_iter(self.settings),
                 timing: runner::Timing::default(),
             };
+            runner::preflight(&settings).context("the runner did not start")?;
             runner::run(settings, runtime::signals()).await.context("the runner ended")
         })
     }

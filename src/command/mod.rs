@@ -69,8 +69,46 @@ pub fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("heddle: {error:#}");
+            eprintln!("heddle: {}", sentence(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// An error and its causes in one line. Causes may be told by what they caused already, and some draw pictures below
+/// their first line.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        let line = cause.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+        if told.contains(line) {
+            continue;
+        }
+        if !told.is_empty() {
+            told.push_str(": ");
+        }
+        told.push_str(line);
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn an_error_is_one_line_and_says_nothing_twice() {
+        let error = anyhow!("\nline 1: no mapping\n  | ^ here")
+            .context("cannot parse: line 1: no mapping")
+            .context("kc is no kubeconfig");
+        assert_eq!(sentence(&error), "kc is no kubeconfig: cannot parse: line 1: no mapping");
     }
 }

@@ -221,13 +221,8 @@ impl Keeper {
 
     /// What stands in the way of a start, in words; what would otherwise be a crash loop with a riddle in the log.
     fn hindrance(&self, config: &DomainConfig) -> Option<String> {
-        let (program, root) = (self.files.daemon(), self.settings.driver_root.display());
-        if !program.is_file() {
-            return Some(format!(
-                "no nvidia-imex below {root}: {} does not exist; install the driver's nvidia-imex package or set the \
-                 driver root",
-                program.display()
-            ));
+        if let Some(what) = super::absent(&self.files.daemon(), &self.settings.driver_root) {
+            return Some(what);
         }
         let ip: IpAddr = config.settings.get("BIND_INTERFACE_IP")?.parse().ok()?;
         let port = self.settings.peer_port;

@@ -9,7 +9,7 @@ mod service;
 mod signal;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -81,6 +81,31 @@ impl Default for Timing {
             poll_peers: Duration::from_secs(30),
         }
     }
+}
+
+/// Whether the driver's programs are where the settings say. One that goes away later, as under an update of the driver,
+/// is waited for.
+///
+/// # Errors
+/// Fatal: the program that is missing.
+pub fn preflight(settings: &Settings) -> Result<(), Fault> {
+    let programs = ["nvidia-imex", "nvidia-imex-ctl"].map(|program| settings.driver_root.join("usr/bin").join(program));
+    match programs.iter().find_map(|program| absent(program, &settings.driver_root)) {
+        Some(what) => Err(Fault::fatal(reason::SETTINGS, what)),
+        None => Ok(()),
+    }
+}
+
+/// That a program of the driver is not there, in words.
+fn absent(program: &Path, driver_root: &Path) -> Option<String> {
+    let name = program.file_name().unwrap_or_default().display();
+    (!program.is_file()).then(|| {
+        format!(
+            "no {name} below {}: {} does not exist; install the driver's nvidia-imex package or set the driver root",
+            driver_root.display(),
+            program.display()
+        )
+    })
 }
 
 /// Runs until `until` ends; the daemon ends with it. Without an agent it serves the domain that it served last.
