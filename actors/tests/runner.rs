@@ -5,6 +5,7 @@ mod stand_in;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use heddle_actors::runner::{self, Settings};
@@ -252,17 +253,25 @@ async fn a_daemon_whose_runner_was_killed_is_served_on_with() {
     let second = rig.until_ready_again(before).await;
     assert!(second.domain == "e" && !alive(before));
 
-    // Ended by itself it is started again, and one whose domain was given up is ended.
+    // Ended by itself it is started again, and one whose domain nobody remembers is ended on the word only.
     let mut rig = Rig::start(rig.kill().await).await;
     let adopted = rig.until_ready().await;
     assert_eq!(adopted.daemon_pid, second.daemon_pid);
     let pid = rustix::process::Pid::from_raw(i32::try_from(adopted.daemon_pid).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let third = rig.until_ready_again(adopted.daemon_pid).await;
-    let root = rig.kill().await;
-    fs::remove_file(root.path().join("run/domain.json")).unwrap();
-    let rig = Rig::start(root).await;
-    rig.until_calls("ended", |_| !alive(third.daemon_pid)).await;
+    for lost in [|file: &Path| fs::write(file, "{").unwrap(), |file: &Path| fs::remove_file(file).unwrap()] {
+        let root = rig.kill().await;
+        lost(&root.path().join("run/domain.json"));
+        rig = Rig::start(root).await;
+        assert_eq!(rig.until_ready().await.daemon_pid, third.daemon_pid);
+    }
+    assert_eq!(
+        rig.client.stop(StopRequest { no_claims_prepared: false }).await.unwrap_err().code(),
+        Code::FailedPrecondition
+    );
+    rig.client.stop(StopRequest { no_claims_prepared: true }).await.unwrap();
+    assert!(!alive(third.daemon_pid));
     rig.end().await;
 }
 

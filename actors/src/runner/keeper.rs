@@ -145,11 +145,15 @@ impl Keeper {
         }
     }
 
-    /// A daemon whose runner was killed is served on with: ending it would end jobs. Unless another domain, or none, was
-    /// remembered meanwhile, which takes the word that no claim is prepared; or it had not even said its index.
+    /// A daemon whose runner was killed is served on with: ending it would end jobs. Unless another domain was
+    /// remembered meanwhile, which takes the word that no claim is prepared; or it had not even said its index. Where none
+    /// is remembered its file may be lost as well as given up: the agent says again that the daemon may end.
     async fn meet_orphan(&mut self) {
         let Some(record) = self.files.read_record() else { return };
         let Some(daemon) = Daemon::adopt(&record) else { return };
+        if self.config.is_none() && heddle_core::imex::validate(&record.config).is_ok() {
+            self.config = Some(record.config.clone());
+        }
         match self.config.clone().filter(|config| record.index.is_some() && config.needs_no_restart(&record.config)) {
             Some(config) => {
                 tracing::warn!(
