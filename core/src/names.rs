@@ -7,8 +7,6 @@ pub const DRIVER: &str = "compute-domain.nvidia.com";
 pub const GPU_DRIVER: &str = "gpu.nvidia.com";
 /// DeviceClass that a workload's channel request names.
 pub const CHANNEL_DEVICE_CLASS: &str = "compute-domain-default-channel.nvidia.com";
-/// DeviceClass of whole GPUs.
-pub const GPU_DEVICE_CLASS: &str = "gpu.nvidia.com";
 /// API group and version of ComputeDomain and of the opaque config.
 pub const COMPUTE_DOMAIN_API_VERSION: &str = "resource.nvidia.com/v1beta1";
 /// Kind of the opaque config in a channel claim.

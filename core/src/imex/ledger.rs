@@ -28,11 +28,6 @@ impl Ledger {
         }
     }
 
-    /// Whether the checkpoints are known.
-    pub fn is_restored(&self) -> bool {
-        self.restored
-    }
-
     /// A claim begins to hold its ComputeDomain: before the node has entered it, lest it be left in between.
     pub fn hold(&mut self, claim_uid: &str, cd_uid: &str) {
         let hold =
