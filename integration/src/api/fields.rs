@@ -62,8 +62,16 @@ impl<'a> Guide<'a> {
 
 /// How the lists of built-in kinds are merged.
 fn builtin_list(name: &str) -> ListType {
-    let by = |keys: &[&str]| ListType::Map(keys.iter().map(|key| (*key).to_owned()).collect());
-    match name {
+    match builtin_keys(name) {
+        Some(keys) => ListType::Map(keys.iter().map(|key| (*key).to_owned()).collect()),
+        None if name == "finalizers" => ListType::Set,
+        None => ListType::Atomic,
+    }
+}
+
+/// The fields by whose values the entries of a built-in kind's list are told apart; none where they are not.
+pub(super) fn builtin_keys(list: &str) -> Option<&'static [&'static str]> {
+    Some(match list {
         "containers"
         | "initContainers"
         | "ephemeralContainers"
@@ -72,19 +80,18 @@ fn builtin_list(name: &str) -> ListType {
         | "imagePullSecrets"
         | "resourceClaims"
         | "resourceClaimStatuses"
-        | "claims" => by(&["name"]),
-        "ports" => by(&["containerPort"]),
-        "volumeMounts" => by(&["mountPath"]),
-        "volumeDevices" => by(&["devicePath"]),
-        "conditions" => by(&["type"]),
-        "ownerReferences" | "reservedFor" => by(&["uid"]),
-        "hostAliases" | "podIPs" => by(&["ip"]),
-        "topologySpreadConstraints" => by(&["topologyKey", "whenUnsatisfiable"]),
+        | "claims" => &["name"],
+        "ports" => &["containerPort"],
+        "volumeMounts" => &["mountPath"],
+        "volumeDevices" => &["devicePath"],
+        "conditions" => &["type"],
+        "ownerReferences" | "reservedFor" => &["uid"],
+        "hostAliases" | "podIPs" => &["ip"],
+        "topologySpreadConstraints" => &["topologyKey", "whenUnsatisfiable"],
         // `status.devices` of a ResourceClaim; `spec.devices` is an object and never gets here.
-        "devices" => by(&["driver", "device", "pool", "shareID"]),
-        "finalizers" => ListType::Set,
-        _ => ListType::Atomic,
-    }
+        "devices" => &["driver", "device", "pool", "shareID"],
+        _ => return None,
+    })
 }
 
 /// An entry's key as managed fields spell it.

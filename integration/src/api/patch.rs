@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::fields::builtin_keys;
 use super::resource::Resource;
 use super::status::{self, Outcome, bad_request};
 
@@ -62,28 +63,15 @@ pub fn patched(resource: &Resource, kind: PatchKind, object: &Value, patch: &Val
     Ok(next)
 }
 
-/// The field by whose values the entries of a list are told apart.
+/// The field by whose values a strategic merge patch tells the entries of a list apart. The types' patch strategies are
+/// older than the list types of server-side apply, and differ in a few.
 fn merge_key(list: &str) -> Option<&'static str> {
-    Some(match list {
-        "containers"
-        | "initContainers"
-        | "ephemeralContainers"
-        | "volumes"
-        | "env"
-        | "imagePullSecrets"
-        | "resourceClaims"
-        | "resourceClaimStatuses"
-        | "secrets" => "name",
-        "ports" => "containerPort",
-        "volumeMounts" => "mountPath",
-        "volumeDevices" => "devicePath",
-        "conditions" | "addresses" => "type",
-        "ownerReferences" | "reservedFor" => "uid",
-        "hostAliases" => "ip",
-        "podIPs" => "ip",
-        "topologySpreadConstraints" => "topologyKey",
-        _ => return None,
-    })
+    match list {
+        "secrets" => Some("name"),
+        "addresses" => Some("type"),
+        "claims" | "devices" => None,
+        _ => builtin_keys(list)?.first().copied(),
+    }
 }
 
 fn strategic_merge(target: &mut Value, patch: &Value) -> Outcome<()> {
