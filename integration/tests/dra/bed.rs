@@ -246,6 +246,21 @@ impl Bed {
         self.start_with(self.settings()).await
     }
 
+    /// An agent, the UID of a ComputeDomain `green`, and a claim on it.
+    pub async fn start_with_claim(&self) -> (Agent, String, Claim) {
+        let agent = self.start().await;
+        let domain = self.compute_domain("team", "green", json!({})).await;
+        let claim = self.claim("c", &domain).await;
+        (agent, domain, claim)
+    }
+
+    /// A pod whose claim is of a ComputeDomain `green`.
+    pub async fn pod_with_claim(&self, pod: &str) {
+        let domain = self.compute_domain("team", "green", json!({})).await;
+        self.claim("c", &domain).await;
+        self.pod(pod, "c").await;
+    }
+
     pub async fn start_with(&self, settings: DraSettings) -> Agent {
         let scope = self.runtime.root().child("agent");
         let stub = self.stub.clone();

@@ -12,9 +12,7 @@ use crate::bed::{Bed, dial, run};
 fn a_claim_gets_its_channel_and_gives_it_back() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, domain, claim) = bed.start_with_claim().await;
 
         let answer = agent.prepare(&[&claim]).await.remove(&claim.uid).unwrap();
         assert_eq!(answer.error, "");
@@ -71,9 +69,7 @@ fn the_second_claim_of_a_compute_domain_costs_one_read_and_one_write() {
 fn case_14_the_same_uid_twice_in_parallel_has_one_effect_and_both_are_answered() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, _, claim) = bed.start_with_claim().await;
         bed.stub.borrow_mut().hold = true;
         let release = async {
             agent.until(|| bed.stub.borrow().enters == 1).await;
@@ -128,9 +124,7 @@ fn issue_1368_a_forged_claim_is_refused_for_good_with_an_event() {
 fn case_11_a_prepare_that_hangs_is_answered_in_our_own_words_and_its_late_result_is_kept() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, _, claim) = bed.start_with_claim().await;
         bed.stub.borrow_mut().hold = true;
         let mut plugin = agent.plugin(names::DRIVER).await;
         let call = async {
@@ -159,9 +153,7 @@ fn case_11_a_prepare_that_hangs_is_answered_in_our_own_words_and_its_late_result
 fn case_29_a_pod_deleted_during_prepare_leaves_nothing() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, _, claim) = bed.start_with_claim().await;
         bed.stub.borrow_mut().hold = true;
         let undo = async {
             agent.until(|| bed.stub.borrow().enters == 1).await;
@@ -217,9 +209,7 @@ fn case_50_while_the_api_is_away_known_claims_work_and_others_are_told() {
 fn case_20_a_wiped_cdi_file_is_put_back() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, _, claim) = bed.start_with_claim().await;
         let ids = agent.prepare_one(&claim).await.unwrap();
         let before = bed.cdi_files();
         std::fs::remove_file(bed.paths.cdi().join(before.keys().next().unwrap())).unwrap();
@@ -257,9 +247,7 @@ fn issue_627_a_node_without_fabric_gives_no_channel_and_says_so() {
         let mut bed = Bed::new().await;
         bed.inventory.fabric = heddle_core::inventory::Fabric::None;
         bed.stub.borrow_mut().grant = Ok(Grant::NoFabric);
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, _, claim) = bed.start_with_claim().await;
         let ids = agent.prepare_one(&claim).await.unwrap();
         assert!(bed.inject(&ids).is_empty());
         let files = bed.cdi_files();

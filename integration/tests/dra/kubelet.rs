@@ -40,9 +40,7 @@ fn case_7_a_real_dial_registers_and_the_container_can_open_its_channel_and_no_ot
         let bed = Bed::new().await;
         let kubelet = kubelet(&bed);
         let _agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        bed.claim("c", &domain).await;
-        bed.pod("p", "c").await;
+        bed.pod_with_claim("p").await;
         let container = running(&kubelet, "p").await;
         assert_eq!(container.open(CHANNEL).unwrap().major, 234);
         assert_eq!(container.channels().len(), 1);
@@ -58,9 +56,7 @@ fn cases_1_18_and_21_a_restarted_kubelet_finds_the_driver_and_a_second_pod_share
         let bed = Bed::new().await;
         let kubelet = kubelet(&bed);
         let _agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        bed.claim("c", &domain).await;
-        bed.pod("p1", "c").await;
+        bed.pod_with_claim("p1").await;
         let first = running(&kubelet, "p1").await;
         kubelet.restart().await;
         bed.pod("p2", "c").await;
@@ -100,9 +96,7 @@ fn case_19_and_issue_951_after_a_reboot_the_pod_has_the_same_channel_and_the_new
         let bed = Bed::new().await;
         let kubelet = kubelet(&bed);
         let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        bed.claim("c", &domain).await;
-        bed.pod("p", "c").await;
+        bed.pod_with_claim("p").await;
         running(&kubelet, "p").await;
         bed.kill(agent).await;
         bed.boot("boot-2", 511);
@@ -123,9 +117,7 @@ fn case_20_a_container_that_crashes_after_its_file_was_wiped_starts_again_while_
         let bed = Bed::new().await;
         let kubelet = kubelet(&bed);
         let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        bed.claim("c", &domain).await;
-        bed.pod("p", "c").await;
+        bed.pod_with_claim("p").await;
         let before = running(&kubelet, "p").await;
         bed.kill(agent).await;
         for name in bed.cdi_files().keys() {

@@ -1,18 +1,28 @@
 //! The agent dies, the node reboots, files are damaged.
 
+use std::collections::BTreeMap;
+
 use heddle_core::fault::Class;
 use heddle_proto::dra::v1::Claim;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::bed::{Bed, NODE, run};
+use crate::bed::{Agent, Bed, NODE, run};
+
+/// The agent has told that the claim holds its channel, answers for it as before, and can undo it.
+async fn holds_again(bed: &Bed, agent: &Agent, claim: &Claim, files: BTreeMap<String, Value>) {
+    let restored = bed.stub.borrow_mut().restored.take().unwrap();
+    assert_eq!((restored[0].claim_uid.as_str(), restored[0].channel), (claim.uid.as_str(), 7));
+    let ids = agent.prepare_one(claim).await.unwrap();
+    assert_eq!((bed.inject(&ids).len(), bed.cdi_files()), (1, files));
+    agent.unprepare(claim).await.unwrap();
+    assert!(bed.cdi_files().is_empty() && bed.checkpoints().is_empty());
+}
 
 #[test]
 fn case_18_a_new_agent_answers_from_the_checkpoint_and_tells_the_allocator_first() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, _, claim) = bed.start_with_claim().await;
         let ids = agent.prepare_one(&claim).await.unwrap();
         let files = bed.cdi_files();
         bed.kill(agent).await;
@@ -32,9 +42,7 @@ fn case_18_a_new_agent_answers_from_the_checkpoint_and_tells_the_allocator_first
 fn case_19_after_a_reboot_the_cdi_file_has_the_new_major() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, _, claim) = bed.start_with_claim().await;
         agent.prepare_one(&claim).await.unwrap();
         bed.kill(agent).await;
 
@@ -50,9 +58,7 @@ fn case_19_after_a_reboot_the_cdi_file_has_the_new_major() {
 fn issue_1066_a_driver_that_is_loaded_anew_gives_the_files_its_new_major() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, _, claim) = bed.start_with_claim().await;
         let ids = agent.prepare_one(&claim).await.unwrap();
         bed.boot("boot-1", 300);
         let mut inventory = bed.inventory.clone();
@@ -97,9 +103,7 @@ fn issue_839_a_claim_of_an_earlier_boot_that_is_gone_is_undone() {
 fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_made_anew_from_the_cdi_file_and_the_node_s_object() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, domain, claim) = bed.start_with_claim().await;
         agent.prepare_one(&claim).await.unwrap();
         bed.kill(agent).await;
         let path = bed.checkpoints().remove(0);
@@ -115,12 +119,7 @@ fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_made_anew_from_the_cdi_file_
         assert_eq!(bed.stub.borrow().restored, None, "while it is not known what the claim holds, nothing may be left");
         bed.heal();
         agent.until(|| bed.stub.borrow().restored.is_some()).await;
-        let restored = bed.stub.borrow_mut().restored.take().unwrap();
-        assert_eq!((restored[0].claim_uid.as_str(), restored[0].channel), (claim.uid.as_str(), 7));
-        let ids = agent.prepare_one(&claim).await.unwrap();
-        assert_eq!((bed.inject(&ids).len(), bed.cdi_files()), (1, files));
-        agent.unprepare(&claim).await.unwrap();
-        assert!(bed.cdi_files().is_empty() && bed.checkpoints().is_empty());
+        holds_again(&bed, &agent, &claim, files).await;
     });
 }
 
@@ -128,9 +127,7 @@ fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_made_anew_from_the_cdi_file_
 fn a_deleted_checkpoint_is_made_anew_from_the_cdi_file_and_the_node_s_object() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, domain, claim) = bed.start_with_claim().await;
         agent.prepare_one(&claim).await.unwrap();
         bed.kill(agent).await;
         enter(&bed, &domain).await;
@@ -140,12 +137,7 @@ fn a_deleted_checkpoint_is_made_anew_from_the_cdi_file_and_the_node_s_object() {
         let files = bed.cdi_files();
         let agent = bed.start().await;
         agent.until(|| bed.stub.borrow().restored.is_some()).await;
-        let restored = bed.stub.borrow_mut().restored.take().unwrap();
-        assert_eq!((restored[0].claim_uid.as_str(), restored[0].channel), (claim.uid.as_str(), 7));
-        let ids = agent.prepare_one(&claim).await.unwrap();
-        assert_eq!((bed.inject(&ids).len(), bed.cdi_files()), (1, files));
-        agent.unprepare(&claim).await.unwrap();
-        assert!(bed.cdi_files().is_empty() && bed.checkpoints().is_empty());
+        holds_again(&bed, &agent, &claim, files).await;
     });
 }
 
@@ -153,9 +145,7 @@ fn a_deleted_checkpoint_is_made_anew_from_the_cdi_file_and_the_node_s_object() {
 fn issue_1129_a_newer_release_s_checkpoint_is_left_alone_and_its_channel_stays_held() {
     run(|| async {
         let bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, domain, claim) = bed.start_with_claim().await;
         agent.prepare_one(&claim).await.unwrap();
         bed.kill(agent).await;
         enter(&bed, &domain).await;

@@ -52,9 +52,7 @@ fn case_40_two_agents_overlap_and_both_answer() {
 fn a_graceful_end_takes_the_sockets_away_and_leaves_the_claims() {
     run(|| async {
         let mut bed = Bed::new().await;
-        let agent = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
+        let (agent, _, claim) = bed.start_with_claim().await;
         agent.prepare_one(&claim).await.unwrap();
         let runtime = std::mem::take(&mut bed.runtime);
         runtime.run(std::future::ready(())).await.unwrap();
