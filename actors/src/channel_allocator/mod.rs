@@ -103,18 +103,22 @@ impl ChannelAllocator {
         let claims: Vec<String> = self.waiting.keys().cloned().collect();
         for claim_uid in claims {
             let Some(waiting) = self.waiting.get(&claim_uid) else { continue };
-            match self.gate(waiting) {
-                Gate::Open { .. } => {
-                    let (cd, mode) = (waiting.cd.clone(), waiting.mode);
-                    if !self.underway.contains_key(&cd.uid) {
-                        self.enter(cd, mode, cx);
-                    }
-                }
-                Gate::Wait(fault) => self.note(&claim_uid, fault),
-                Gate::NoFabric => self.answer(&claim_uid, Ok(Grant::NoFabric)),
-                Gate::Refuse(fault) => self.answer(&claim_uid, Err(fault)),
+            let (cd, mode) = (waiting.cd.clone(), waiting.mode);
+            if self.pass_gate(&claim_uid).is_some() && !self.underway.contains_key(&cd.uid) {
+                self.enter(cd, mode, cx);
             }
         }
+    }
+
+    /// The domain that a waiting claim may enter now. Otherwise it is answered, or what it waits for is noted.
+    fn pass_gate(&mut self, claim_uid: &str) -> Option<String> {
+        match self.gate(self.waiting.get(claim_uid)?) {
+            Gate::Open { domain } => return Some(domain),
+            Gate::Wait(fault) => self.note(claim_uid, fault),
+            Gate::NoFabric => self.answer(claim_uid, Ok(Grant::NoFabric)),
+            Gate::Refuse(fault) => self.answer(claim_uid, Err(fault)),
+        }
+        None
     }
 
     /// An asker that went away without a word died; whoever comes for the claim next asks anew.
@@ -169,6 +173,12 @@ impl ChannelAllocator {
         waiting.reply.send(answer);
     }
 
+    fn refuse_all(&mut self, cd_uid: &str, fault: &Fault) {
+        for claim_uid in self.waiting_for(cd_uid) {
+            self.answer(&claim_uid, Err(fault.clone()));
+        }
+    }
+
     fn enter(&mut self, cd: ComputeDomainRef, mode: IsolationMode, cx: &mut Cx<'_, Self>) {
         self.underway.insert(cd.uid.clone(), false);
         let link = self.settings.node_link.clone();
@@ -188,11 +198,7 @@ impl ChannelAllocator {
                     self.advance(cx);
                 }
             }
-            Ok(Answer::Refuse(fault)) => {
-                for claim_uid in self.waiting_for(cd_uid) {
-                    self.answer(&claim_uid, Err(fault.clone()));
-                }
-            }
+            Ok(Answer::Refuse(fault)) => self.refuse_all(cd_uid, &fault),
             Err(error) => {
                 self.note_all(cd_uid, &error.into());
                 cx.after(RETRY, Message::Again);
@@ -205,14 +211,9 @@ impl ChannelAllocator {
     fn grant(&mut self, cd_uid: &str, channel: u32) {
         let channel_count = self.node_status().map_or(0, |status| status.channel_count);
         for claim_uid in self.waiting_for(cd_uid) {
-            match self.gate(&self.waiting[&claim_uid]) {
-                Gate::Open { domain } => {
-                    tracing::info!(claim = claim_uid, compute_domain = cd_uid, channel, domain, "channel entered");
-                    self.answer(&claim_uid, Ok(Grant::Channel { channel, domain, channel_count }));
-                }
-                Gate::Wait(fault) => self.note(&claim_uid, fault),
-                Gate::NoFabric => self.answer(&claim_uid, Ok(Grant::NoFabric)),
-                Gate::Refuse(fault) => self.answer(&claim_uid, Err(fault)),
+            if let Some(domain) = self.pass_gate(&claim_uid) {
+                tracing::info!(claim = claim_uid, compute_domain = cd_uid, channel, domain, "channel entered");
+                self.answer(&claim_uid, Ok(Grant::Channel { channel, domain, channel_count }));
             }
         }
     }
@@ -265,10 +266,7 @@ impl ChannelAllocator {
 
     fn cannot_allocate(&mut self, cd_uid: &str, fault: Fault, cx: &mut Cx<'_, Self>) {
         if fault.class == Class::Permanent {
-            for claim_uid in self.waiting_for(cd_uid) {
-                self.answer(&claim_uid, Err(fault.clone()));
-            }
-            return;
+            return self.refuse_all(cd_uid, &fault);
         }
         self.note_all(cd_uid, &fault);
         cx.after(RETRY, Message::Again);
