@@ -84,6 +84,8 @@ pub mod reason {
         API_UNAVAILABLE = "ApiUnavailable";
         /// Another call for the same claim is under way, or has undone it.
         SUPERSEDED = "Superseded";
+        /// This agent stands by: another one acts for the node and has not ended yet.
+        STANDING_BY = "StandingBy";
         /// The time the kubelet gives is over.
         DEADLINE = "DeadlineExceeded";
         /// A template of the wanted name exists and is not ours.

@@ -71,6 +71,11 @@ async fn slots(client: &Client) -> usize {
     }
 }
 
+/// The node's slices, with their versions.
+async fn slices(client: &Client) -> Vec<ResourceSlice> {
+    Api::<ResourceSlice>::all(client.clone()).list(&Default::default()).await.unwrap().items
+}
+
 /// Waits until the agent has written what it knows of its node.
 async fn described(client: &Client) -> IMEXNode {
     let described = |node: Option<&IMEXNode>| {
@@ -142,24 +147,53 @@ fn a_folder_that_cannot_be_used_ends_the_agent_with_one_sentence() {
 }
 
 #[test]
-fn the_second_agent_of_a_node_waits_and_can_be_ended_while_it_does() {
-    without_fabric("the_second_agent_of_a_node_waits_and_can_be_ended_while_it_does", async |root| {
+fn case_40_the_new_agent_registers_at_once_and_takes_over_without_a_write_to_slices() {
+    without_fabric("case_40_the_new_agent_registers_at_once_and_takes_over_without_a_write_to_slices", async |root| {
         let client = cluster().await;
-        let first = tokio::task::spawn_local(agent::run(settings(&root, client.clone()), std::future::pending()));
-        await_condition(Api::<IMEXNode>::all(client.clone()), "n0", |node: Option<&IMEXNode>| node.is_some())
-            .await
-            .unwrap();
-        agent::run(settings(&root, client.clone()), std::future::ready(())).await.unwrap();
-        first.abort();
-        // The first one's lock went with it.
+        let of = |pod: &str| Settings { pod_uid: pod.into(), ..settings(&root, client.clone()) };
         let (end, ends) = oneshot::channel::<()>();
-        let second = agent::run(settings(&root, client.clone()), async {
-            let _ = ends.await;
-        });
-        let offers = async {
-            slots(&client).await;
-            end.send(()).unwrap();
-        };
-        futures::join!(second, offers).0.unwrap();
+        let first = tokio::task::spawn_local(agent::run(of("first"), async { drop(ends.await) }));
+        assert_eq!(slots(&client).await, 4);
+        described(&client).await;
+        let before = slices(&client).await;
+
+        let (end_second, second_ends) = oneshot::channel::<()>();
+        let second = tokio::task::spawn_local(agent::run(of("second"), async { drop(second_ends.await) }));
+        let registration = root.join("registry").join(format!("{}-second-reg.sock", names::DRIVER));
+        while std::os::unix::net::UnixStream::connect(&registration).is_err() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert!(root.join("registry").join(format!("{}-first-reg.sock", names::DRIVER)).exists());
+        let patch = kube::api::Patch::Merge(serde_json::json!({"metadata": {"annotations": {"t": "1"}}}));
+        let nodes = Api::<IMEXNode>::all(client.clone());
+
+        end.send(()).unwrap();
+        first.await.unwrap().unwrap();
+        // What the new agent writes when its turn has come: its own view of the node, put right where it is not.
+        nodes.patch("n0", &Default::default(), &patch).await.unwrap();
+        let wrong = serde_json::json!({"status": {"addresses": ["127.10.0.9"]}});
+        nodes.patch_status("n0", &Default::default(), &kube::api::Patch::Merge(wrong)).await.unwrap();
+        described(&client).await;
+        assert_eq!(slices(&client).await, before);
+        end_second.send(()).unwrap();
+        second.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn case_41_a_new_agent_that_ends_while_it_stands_by_leaves_the_old_one_as_it_is() {
+    without_fabric("case_41_a_new_agent_that_ends_while_it_stands_by_leaves_the_old_one_as_it_is", async |root| {
+        let client = cluster().await;
+        let of = |pod: &str| Settings { pod_uid: pod.into(), ..settings(&root, client.clone()) };
+        let (end, ends) = oneshot::channel::<()>();
+        let first = tokio::task::spawn_local(agent::run(of("first"), async { drop(ends.await) }));
+        assert_eq!(slots(&client).await, 4);
+        let before = slices(&client).await;
+        agent::run(of("second"), std::future::ready(())).await.unwrap();
+        assert_eq!(slices(&client).await, before);
+        let left: Vec<_> = fs::read_dir(root.join("registry")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, [format!("{}-first-reg.sock", names::DRIVER).as_str()]);
+        end.send(()).unwrap();
+        first.await.unwrap().unwrap();
     });
 }

@@ -1,6 +1,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use heddle_core::fault::{Fault, reason};
@@ -11,43 +11,51 @@ use rustix::io::Errno;
 /// that waits for it.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The right to act for the node. During a rolling update two agents overlap; one holds this, the other waits. It ends
+/// The right to act for the node. During a rolling update two agents overlap; one holds this, the other stands by. It ends
 /// with the process that holds it, however that ends.
 pub(super) struct Lock {
-    _file: File,
+    file: File,
+    state_dir: PathBuf,
 }
 
 impl Lock {
-    /// Waits until no other agent acts for this node.
+    /// The lock of this node, which is not taken yet.
     ///
     /// # Errors
     /// Fatal, if the state directory cannot be made or written.
-    pub(super) async fn take(state_dir: &Path) -> Result<Self, Fault> {
-        let fatal = |error: std::io::Error| {
-            let text = format!(
-                "the state directory {} cannot be written: {error}; create it for this user or set --state-dir",
-                state_dir.display()
-            );
-            Fault::fatal(reason::NODE_IO, text)
+    pub(super) fn open(state_dir: &Path) -> Result<Self, Fault> {
+        let open = || {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir)?;
+            OpenOptions::new().create(true).append(true).mode(0o600).open(state_dir.join("agent.lock"))
         };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir).map_err(fatal)?;
-        let path = state_dir.join("agent.lock");
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(fatal)?;
-        let mut said = false;
-        loop {
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Self { _file: file }),
-                Err(Errno::WOULDBLOCK) => {
-                    if !said {
-                        tracing::info!(state_dir = %state_dir.display(), "another agent acts for this node; waiting for its end");
-                        said = true;
-                    }
-                    tokio::time::sleep(RETRY).await;
-                }
-                Err(error) => return Err(fatal(error.into())),
-            }
+        let file = open().map_err(|error| fatal(state_dir, &error))?;
+        Ok(Self { file, state_dir: state_dir.to_owned() })
+    }
+
+    /// Takes it, unless another agent acts for this node.
+    pub(super) fn try_take(&self) -> Result<bool, Fault> {
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(fatal(&self.state_dir, &error.into())),
         }
     }
+
+    /// Waits until no other agent acts for this node.
+    pub(super) async fn take(&self) -> Result<(), Fault> {
+        while !self.try_take()? {
+            tokio::time::sleep(RETRY).await;
+        }
+        Ok(())
+    }
+}
+
+fn fatal(state_dir: &Path, error: &std::io::Error) -> Fault {
+    let text = format!(
+        "the state directory {} cannot be written: {error}; create it for this user or set --state-dir",
+        state_dir.display()
+    );
+    Fault::fatal(reason::NODE_IO, text)
 }
 
 #[cfg(test)]
@@ -58,18 +66,21 @@ mod tests {
     async fn the_second_agent_waits_for_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("deep/state");
-        let first = Lock::take(&state).await.unwrap();
-        let mut second = std::pin::pin!(Lock::take(&state));
-        assert!(futures::poll!(&mut second).is_pending());
+        let first = Lock::open(&state).unwrap();
+        assert!(first.try_take().unwrap());
+        let second = Lock::open(&state).unwrap();
+        assert!(!second.try_take().unwrap());
+        let mut taken = std::pin::pin!(second.take());
+        assert!(futures::poll!(&mut taken).is_pending());
         drop(first);
-        second.await.unwrap();
+        taken.await.unwrap();
     }
 
     #[tokio::test]
     async fn an_unusable_folder_is_said() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("file"), "").unwrap();
-        let fault = Lock::take(&dir.path().join("file/state")).await.err().unwrap();
+        let fault = Lock::open(&dir.path().join("file/state")).err().unwrap();
         assert!(fault.message.contains("--state-dir"), "{fault}");
     }
 }

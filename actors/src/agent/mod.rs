@@ -13,7 +13,7 @@ use kube::Client;
 use lock::Lock;
 pub use tell::{Later, Tell};
 
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, Turn};
 
 /// What an agent is started with.
 #[derive(Clone)]
@@ -64,11 +64,11 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
         );
         return Err(Fault::fatal(reason::SETTINGS, text));
     }
-    let mut until = std::pin::pin!(until);
-    let _lock = tokio::select! {
-        lock = Lock::take(&settings.state_dir) => lock?,
-        () = &mut until => return Ok(()),
-    };
+    let lock = Lock::open(&settings.state_dir)?;
+    let turn = Turn::default();
+    if lock.try_take()? {
+        turn.begin();
+    }
     let runtime = Runtime::new();
     if let Some(address) = settings.metrics {
         let address = runtime.serve(address).await.map_err(|error| {
@@ -77,7 +77,28 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
         })?;
         tracing::info!(%address, "serving metrics and probes");
     }
-    wiring::wire(&runtime.root(), &settings);
+    wiring::wire(&runtime.root(), &settings, &turn);
     tracing::info!(node = settings.node_name, version = env!("CARGO_PKG_VERSION"), "agent");
-    runtime.run(until).await
+    let mut failed = Ok(());
+    let ends = async {
+        tokio::select! {
+            () = until => {}
+            fault = wait(&lock, &turn) => failed = Err(fault),
+        }
+    };
+    runtime.run(ends).await?;
+    failed
+}
+
+/// Begins the turn when no other agent acts for the node any more. Ends only if that can never be known.
+async fn wait(lock: &Lock, turn: &Turn) -> Fault {
+    if !turn.has_begun() {
+        tracing::info!("another agent acts for this node; until its end this one answers from checkpoints");
+        if let Err(fault) = lock.take().await {
+            return fault;
+        }
+        tracing::info!("the other agent has ended; this one acts for the node now");
+        turn.begin();
+    }
+    std::future::pending().await
 }

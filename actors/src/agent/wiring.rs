@@ -7,6 +7,9 @@
 //! ChannelAllocator ─ MaySwitch ► ImexSupervisor; Restore? ► DraServer; Enter, Leave, Keep ► NodeLink
 //! DraServer ──── Restore, Enter, Leave … ► ChannelAllocator; Refused ► ClaimEvents
 //! ```
+//!
+//! While another agent acts for the node, only GpuInventory, ClaimEvents and DraServer run, and the latter answers from
+//! checkpoints: see [`Turn`].
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,14 +22,14 @@ use crate::gpu_inventory::GpuInventory;
 use crate::imex_supervisor::{self, ImexSupervisor};
 use crate::node_link::{self, NodeFacts, NodeLink};
 use crate::nvml::devices::Devices;
-use crate::runtime::{Scope, Spec};
+use crate::runtime::{Scope, Spec, Turn};
 use crate::slice_publisher::{self, DEFAULT_GRACE, SlicePublisher};
 
 /// How often NVML is read: XIDs and fabric changes come without a notice.
 const INVENTORY_POLL: Duration = Duration::from_secs(5);
 
-/// Starts every actor below `root`.
-pub(super) fn wire(root: &Scope, settings: &Settings) {
+/// Starts every actor below `root`: those that change the node's objects, its daemon or its slices with the `turn`.
+pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn) {
     let client = || settings.client.clone();
     let dra = DraSettings {
         node_name: settings.node_name.clone(),
@@ -60,8 +63,9 @@ pub(super) fn wire(root: &Scope, settings: &Settings) {
         facts: facts(settings),
         view: view.teller(),
     };
-    let spec = Spec { gates_readiness: true, ..Spec::default() };
-    let link = root.supervise(spec.clone(), move || {
+    let acting = Spec { after: Some(turn.clone()), ..Spec::default() };
+    let gating = Spec { gates_readiness: true, ..acting.clone() };
+    let link = root.supervise(gating.clone(), move || {
         again.iter().for_each(|tell| tell());
         Ok(NodeLink::new(link_settings.clone()))
     });
@@ -79,7 +83,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings) {
         may_switch: may_switch.teller(),
         restore: Rc::new(move || server.tell(crate::dra::Message::Restore)),
     };
-    let allocator = root.supervise(Spec::default(), move || {
+    let allocator = root.supervise(acting.clone(), move || {
         again.iter().for_each(|tell| tell());
         Ok(ChannelAllocator::new(allocator_settings.clone()))
     });
@@ -97,7 +101,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings) {
         ready: ready.teller(),
         usable: usable.teller(),
     };
-    let supervisor = root.supervise(Spec::default(), move || {
+    let supervisor = root.supervise(acting, move || {
         again.iter().for_each(|tell| tell());
         Ok(ImexSupervisor::new(supervisor_settings.clone()))
     });
@@ -115,7 +119,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings) {
         client: client(),
         health: health.clone(),
     };
-    let publisher = root.supervise(spec.clone(), move || {
+    let publisher = root.supervise(gating, move || {
         again.iter().for_each(|tell| tell());
         Ok(SlicePublisher::new(publisher_settings.clone()))
     });
@@ -133,6 +137,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings) {
         events,
         health,
         scope: root.child("dra"),
+        turn: turn.clone(),
         inventory: None,
     };
     let known = inventory.clone();
@@ -143,6 +148,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings) {
 
     // Last, so that everybody is there to listen.
     let (driver_root, tell) = (settings.driver_root.clone(), inventory.teller());
+    let spec = Spec { gates_readiness: true, ..Spec::default() };
     root.supervise(spec, move || Ok(GpuInventory::new(driver_root.clone(), INVENTORY_POLL, vec![tell.clone()])));
 }
 

@@ -88,6 +88,12 @@ impl CheckpointStore {
         }
     }
 
+    /// What is remembered of a claim, if it can be read; nothing is changed, for another agent may be at work.
+    pub(crate) fn peek(&self, uid: &str) -> Option<Checkpoint> {
+        let bytes = self.folder.read(&file_name(uid)).ok()??;
+        decode(uid, &bytes).ok()
+    }
+
     /// Remembers it, whatever happens after the call returns.
     pub(crate) fn write(&self, checkpoint: &Checkpoint) -> Result<(), Fault> {
         self.folder.write(&file_name(&checkpoint.claim.uid), &checkpoint.encode())

@@ -16,6 +16,7 @@ mod registration;
 mod server;
 mod service;
 mod sockets;
+mod standby;
 mod watch;
 
 pub use context::Driver;

@@ -17,10 +17,11 @@ use super::checkpoint_store::CheckpointStore;
 use super::claim_preparer::{self, ClaimPreparer, PrepareReply, UnprepareReply};
 use super::context::{Context, Domains, Driver};
 use super::endpoint::Endpoint;
+use super::standby::Standby;
 use super::{HealthBoard, events, watch};
 use crate::channel_allocator;
 use crate::nvml::devices::Devices;
-use crate::runtime::{self, Actor, Addr, Cx, Overflow, Reply, Scope, SendError, Spec};
+use crate::runtime::{self, Actor, Addr, Cx, Overflow, Reply, Scope, SendError, Spec, Turn};
 
 /// Pause before a socket that could not be put back is tried again.
 const SOCKET_RETRY: Duration = Duration::from_secs(1);
@@ -98,6 +99,8 @@ pub enum Message {
     Rebuild(Box<IMEXNodeStatus>),
     /// From the ChannelAllocator: it has been built anew and does not know what the claims hold.
     Restore,
+    /// No other agent acts for the node any more: this one does.
+    Turn,
     /// Something may have happened to a CDI file or a socket.
     FilesChanged,
     /// A claim of an earlier boot does not exist any more.
@@ -128,6 +131,7 @@ impl runtime::Message for Message {
             Self::Inventory(_) => "Inventory",
             Self::Rebuild(_) => "Rebuild",
             Self::Restore => "Restore",
+            Self::Turn => "Turn",
             Self::FilesChanged => "FilesChanged",
             Self::Leftover { .. } => "Leftover",
             Self::AtRest { .. } => "AtRest",
@@ -157,6 +161,8 @@ pub struct DraDependencies {
     pub health: HealthBoard,
     /// Below which the preparers run.
     pub scope: Scope,
+    /// When this agent acts for the node. Before, it answers from checkpoints, and writes nothing.
+    pub turn: Turn,
     /// What the inventory said last, for a server that is built while it runs.
     pub inventory: Option<Inventory>,
 }
@@ -169,6 +175,9 @@ pub struct DraServer {
     claims: Scope,
     preparers: BTreeMap<(Driver, String), Preparer>,
     endpoints: Vec<Endpoint>,
+    turn: Turn,
+    /// While another agent acts for the node.
+    standby: Option<Standby>,
     /// Claims whose checkpoints are lost, by UID, with their CDI files. While there are any, the ChannelAllocator is told
     /// nothing, and so leaves nothing: their containers may run.
     pub(super) lost: BTreeMap<String, String>,
@@ -193,7 +202,7 @@ impl DraServer {
     /// # Errors
     /// A fatal fault if one of them is missing or cannot be written.
     pub fn new(dependencies: DraDependencies) -> Result<Self, Fault> {
-        let DraDependencies { settings, client, allocator, events, health, scope, inventory } = dependencies;
+        let DraDependencies { settings, client, allocator, events, health, scope, turn, inventory } = dependencies;
         let mut checkpoints = BTreeMap::new();
         for driver in settings.drivers() {
             checkpoints.insert(driver, CheckpointStore::open(&settings.state_dir, driver.name())?);
@@ -217,6 +226,8 @@ impl DraServer {
             claims: scope.child("claims"),
             preparers: BTreeMap::new(),
             endpoints: Vec::new(),
+            turn,
+            standby: None,
             lost: BTreeMap::new(),
         })
     }
@@ -269,6 +280,22 @@ impl DraServer {
         }
     }
 
+    fn stand_by(&mut self, cx: &mut Cx<'_, Self>) {
+        self.standby = Some(Standby::default());
+        let turn = self.turn.clone();
+        cx.spawn_then("turn", async move { turn.begun().await }, |()| Message::Turn);
+    }
+
+    /// The other agent's files are ours now, and so are the calls that waited for its end.
+    fn take_over(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        let Some(standby) = self.standby.take() else { return Ok(()) };
+        self.recover(cx)?;
+        for call in standby.calls() {
+            self.handle(call, cx)?;
+        }
+        Ok(())
+    }
+
     /// The claim's preparer, made if there is none.
     fn tell_preparer(
         &mut self,
@@ -315,7 +342,10 @@ impl Actor for DraServer {
     type Message = Message;
 
     fn started(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
-        self.recover(cx)?;
+        match self.turn.has_begun() {
+            true => self.recover(cx)?,
+            false => self.stand_by(cx),
+        }
         self.listen(cx)?;
         self.watch(cx);
         cx.ready();
@@ -323,7 +353,15 @@ impl Actor for DraServer {
     }
 
     fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        let message = match &mut self.standby {
+            Some(standby) => match standby.hear(message, &self.context) {
+                Some(message) => message,
+                None => return Ok(()),
+            },
+            None => message,
+        };
         match message {
+            Message::Turn => self.take_over(cx)?,
             Message::Prepare { driver, claim, reply } => {
                 self.tell_preparer(driver, claim, claim_preparer::Message::Prepare(reply), cx);
             }

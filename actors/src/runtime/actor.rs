@@ -5,6 +5,7 @@ use std::time::Duration;
 use heddle_core::fault::Fault;
 
 use super::context::Cx;
+use super::turn::Turn;
 
 /// A value that handles one message at a time, owned by the runtime and rebuilt by a factory when it fails.
 pub trait Actor: Sized + 'static {
@@ -62,6 +63,8 @@ pub struct Spec {
     pub restart: Restart,
     /// The process is not ready before the actor has called [`Cx::ready`] once.
     pub gates_readiness: bool,
+    /// It is not built before this has begun, and until then the process is ready without it.
+    pub after: Option<Turn>,
 }
 
 impl Default for Spec {
@@ -73,6 +76,7 @@ impl Default for Spec {
             stall: Duration::from_secs(30),
             restart: Restart::default(),
             gates_readiness: false,
+            after: None,
         }
     }
 }

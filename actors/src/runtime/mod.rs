@@ -17,6 +17,7 @@ mod scope;
 mod shell;
 mod signals;
 mod supervise;
+mod turn;
 mod watchdog;
 
 use std::future::Future;
@@ -37,6 +38,7 @@ pub use metrics::Metrics;
 pub use readiness::{Readiness, ReadyHandle};
 pub use scope::Scope;
 pub use signals::signals;
+pub use turn::Turn;
 
 use http::Probes;
 use scope::{Actors, Shared};

@@ -43,20 +43,54 @@ pub(super) struct Supervised<A: Actor> {
 
 impl<A: Actor> Supervised<A> {
     pub(super) fn new(id: u64, spec: Spec, mailbox: Arc<Mailbox<A::Message>>, orders: Orders, shared: Shared) -> Self {
-        let ready = spec.gates_readiness.then(|| {
-            let name = if spec.name.is_empty() { A::KIND.to_owned() } else { format!("{}/{}", A::KIND, spec.name) };
-            Rc::new(shared.readiness.handle(name))
-        });
         let span = tracing::error_span!("actor", kind = A::KIND, name = tracing::field::Empty);
         if !spec.name.is_empty() {
             span.record("name", spec.name.as_str());
         }
         let in_hand = InHand::new(shared.hand.clone(), A::KIND, &spec.name);
-        Self { id, spec, mailbox, orders, shared, ready, in_hand, span }
+        let mut this = Self { id, spec, mailbox, orders, shared, ready: None, in_hand, span };
+        if this.spec.after.is_none() {
+            this.gate_readiness();
+        }
+        this
+    }
+
+    fn gate_readiness(&mut self) {
+        let Spec { name, gates_readiness, .. } = &self.spec;
+        if *gates_readiness {
+            let name = if name.is_empty() { A::KIND.to_owned() } else { format!("{}/{name}", A::KIND) };
+            self.ready = Some(Rc::new(self.shared.readiness.handle(name)));
+        }
+    }
+
+    /// Waits for the actor's turn. False if its end comes first.
+    async fn admitted(&mut self) -> bool {
+        let Some(turn) = self.spec.after.clone() else { return true };
+        tokio::select! {
+            biased;
+            _ = self.orders.end() => return false,
+            () = turn.begun() => {}
+        }
+        self.gate_readiness();
+        true
     }
 
     /// Looks after the actor until its end.
-    pub(super) async fn run(mut self, mut factory: impl FnMut() -> Result<A, Fault>) {
+    pub(super) async fn run(mut self, factory: impl FnMut() -> Result<A, Fault>) {
+        if self.admitted().await {
+            self.incarnations(factory).await;
+        }
+        self.mailbox.close();
+        if let Some(ready) = &self.ready
+            && self.orders.scope.cause().is_none()
+        {
+            // It ended on purpose, so nobody waits for it; after a failure the process must not look ready.
+            ready.ready();
+        }
+        self.shared.actors.remove(self.id);
+    }
+
+    async fn incarnations(&mut self, mut factory: impl FnMut() -> Result<A, Fault>) {
         let mut history = History::new(self.spec.restart);
         loop {
             let Exit::Failed(cause, fault) = self.live(&mut factory).await else { break };
@@ -78,14 +112,6 @@ impl<A: Actor> Supervised<A> {
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        self.mailbox.close();
-        if let Some(ready) = &self.ready
-            && self.orders.scope.cause().is_none()
-        {
-            // It ended on purpose, so nobody waits for it; after a failure the process must not look ready.
-            ready.ready();
-        }
-        self.shared.actors.remove(self.id);
     }
 
     fn say(&self, cause: Cause, fault: &Fault, then: impl std::fmt::Display) {

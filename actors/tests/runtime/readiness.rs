@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use heddle_actors::runtime::{Backoff, Restart, Runtime, Spec, block_on};
+use heddle_actors::runtime::{Backoff, Restart, Runtime, Spec, Turn, block_on};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -35,6 +35,25 @@ fn the_process_is_ready_when_all_who_gate_it_have_said_so() {
         one.tell(panics());
         one.ask(count).await.unwrap();
         assert!(readiness.is_ready(), "a restart is not the end of being ready");
+    });
+}
+
+#[test]
+fn case_40_who_waits_for_its_turn_is_not_built_and_does_not_hold_up_readiness() {
+    paused(async {
+        let (runtime, log, turn) = (Runtime::new(), Log::default(), Turn::default());
+        let readiness = runtime.readiness();
+        let late = start(&runtime.root(), "late", &log, Spec { after: Some(turn.clone()), ..gating() });
+        late.tell(act(|_, cx| cx.ready()));
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(readiness.is_ready() && log.lines().is_empty());
+        turn.begin();
+        late.ask(count).await.unwrap();
+        assert_eq!((log.lines(), readiness.is_ready()), (vec!["late started".to_owned()], true));
+
+        let never = start(&runtime.root(), "never", &log, Spec { after: Some(Turn::default()), ..gating() });
+        runtime.run(std::future::ready(())).await.unwrap();
+        assert!(never.is_stopped(), "the end of the process does not wait for a turn");
     });
 }
 

@@ -186,6 +186,29 @@ fn case_19_after_a_reboot_the_file_is_rewritten_with_the_new_major() {
 }
 
 #[test]
+fn case_40_who_stands_by_answers_only_what_needs_no_write() {
+    let mut world = World::new(7);
+    let standing = |world: &World, change: fn(&mut Known)| {
+        let mut known = start(names::DRIVER);
+        world.read(&mut known);
+        change(&mut known);
+        standing(&known)
+    };
+    assert!(world.prepare(start(names::DRIVER), 50));
+    assert_eq!(standing(&world, |_| {}), world.answered);
+    assert_eq!(standing(&world, |known| known.node.boot_id = "boot-2".into()), None);
+    assert_eq!(standing(&world, |known| known.node.major = Ok(511)), None);
+    assert_eq!(standing(&world, |known| known.cdi_intact = false), None);
+    for state in [State::Preparing, State::Tombstone] {
+        let mut other = world.clone();
+        other.disk = world.disk.as_ref().map(|checkpoint| checkpoint.with_state(state));
+        assert_eq!(standing(&other, |_| {}), None, "{state:?}");
+    }
+    world.disk = None;
+    assert_eq!(standing(&world, |_| {}), None);
+}
+
+#[test]
 fn a_prepared_claim_whose_entry_is_lost_is_not_answered() {
     let mut world = World::new(7);
     assert!(world.prepare(start(names::DRIVER), 50));

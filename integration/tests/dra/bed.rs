@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use heddle_actors::channel_allocator;
 use heddle_actors::dra::{ClaimEvents, DraDependencies, DraServer, DraSettings, HealthBoard, Message};
-use heddle_actors::runtime::{Actor, Addr, Cx, Reply, Runtime, Scope, Spec};
+use heddle_actors::runtime::{Actor, Addr, Cx, Reply, Runtime, Scope, Spec, Turn};
 use heddle_core::api::crds;
 use heddle_core::claim::{Grant, Prepared};
 use heddle_core::fault::Fault;
@@ -262,6 +262,19 @@ impl Bed {
     }
 
     pub async fn start_with(&self, settings: DraSettings) -> Agent {
+        let turn = Turn::default();
+        turn.begin();
+        self.start_at(settings, turn).await
+    }
+
+    /// The new agent of a rolling update, beside the one that acts for the node, and when its turn is.
+    pub async fn start_beside(&self) -> (Agent, Turn) {
+        let turn = Turn::default();
+        let settings = DraSettings { pod_uid: "11111111-9d14-4c0b-9a76-0d6b0a5e4f11".into(), ..self.settings() };
+        (self.start_at(settings, turn.clone()).await, turn)
+    }
+
+    async fn start_at(&self, settings: DraSettings, turn: Turn) -> Agent {
         let scope = self.runtime.root().child("agent");
         let stub = self.stub.clone();
         let allocator = scope.supervise(Spec::default(), move || Ok(StubAllocator(stub.clone())));
@@ -275,6 +288,7 @@ impl Bed {
             events,
             health: health.clone(),
             scope: scope.clone(),
+            turn,
             inventory: Some(self.inventory.clone()),
         };
         let server = scope.supervise(DraServer::spec(), move || DraServer::new(dependencies.clone()));

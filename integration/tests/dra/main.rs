@@ -6,3 +6,4 @@ mod kubelet;
 mod restart;
 mod slices;
 mod sockets;
+mod update;
