@@ -1,6 +1,7 @@
 //! The actor runtime, and the actors of agent, runner and controller.
 
 pub mod agent;
+pub mod api_requests;
 mod cause;
 pub mod channel_allocator;
 pub mod controller;

@@ -44,6 +44,7 @@ fn settings(root: &Path, client: Client) -> Settings {
         node_name: "n0".into(),
         node_address: "127.10.0.1".parse().unwrap(),
         client,
+        requests: Default::default(),
         driver_root: root.join("driver"),
         proc_root: root.join("proc"),
         plugins_dir: root.join("plugins"),

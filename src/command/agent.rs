@@ -58,9 +58,10 @@ pub struct Agent {
 impl Agent {
     pub fn run(self) -> anyhow::Result<()> {
         runtime::block_on(async move {
-            let client = client::connect(self.kubeconfig.as_deref()).await?;
+            let (client, requests) = client::connect(self.kubeconfig.as_deref()).await?;
             let settings = agent::Settings {
                 client,
+                requests,
                 node_name: self.node_name,
                 node_address: self.node_address,
                 pod_uid: self.pod_uid,

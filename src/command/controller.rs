@@ -21,8 +21,8 @@ pub struct Controller {
 impl Controller {
     pub fn run(self) -> anyhow::Result<()> {
         runtime::block_on(async move {
-            let client = client::connect(self.kubeconfig.as_deref()).await?;
-            let settings = controller::Settings { client, metrics: self.metrics_address };
+            let (client, requests) = client::connect(self.kubeconfig.as_deref()).await?;
+            let settings = controller::Settings { client, requests, metrics: self.metrics_address };
             controller::run(settings, runtime::signals()).await.context("the controller ended")
         })
     }

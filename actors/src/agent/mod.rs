@@ -13,6 +13,8 @@ use kube::Client;
 use lock::Lock;
 pub use tell::{Later, Tell};
 
+use crate::api_requests::ApiRequests;
+use crate::dra::DiskSyncs;
 use crate::runtime::{Runtime, Turn};
 
 /// What an agent is started with.
@@ -24,6 +26,8 @@ pub struct Settings {
     pub node_address: IpAddr,
     /// The API.
     pub client: Client,
+    /// Where its requests are counted.
+    pub requests: ApiRequests,
     /// Where the driver's programs and libraries are: `/` or `/run/nvidia/driver`.
     pub driver_root: PathBuf,
     /// The node's `/proc`.
@@ -70,6 +74,10 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
         turn.begin();
     }
     let runtime = Runtime::new();
+    runtime.metrics().register(|registry| {
+        settings.requests.register(registry);
+        registry.register_collector(Box::new(DiskSyncs));
+    });
     if let Some(address) = settings.metrics {
         let address = runtime.serve(address).await.map_err(|error| {
             let text = format!("metrics cannot be served at {address}: {error}; free the port or set another one");

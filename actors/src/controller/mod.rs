@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use heddle_core::fault::{Fault, reason};
 use kube::Client;
 
+use crate::api_requests::ApiRequests;
 use crate::runtime::{Runtime, Spec};
 use domain_controller::DomainController;
 use metrics::ControllerMetrics;
@@ -22,6 +23,8 @@ use metrics::ControllerMetrics;
 pub struct Settings {
     /// The API.
     pub client: Client,
+    /// Where its requests are counted.
+    pub requests: ApiRequests,
     /// Where metrics and probes are served.
     pub metrics: Option<SocketAddr>,
 }
@@ -37,6 +40,7 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
             Fault::fatal(reason::SETTINGS, format!("metrics cannot be served at {address}: {error}; choose another"))
         })?;
     }
+    runtime.metrics().register(|registry| settings.requests.register(registry));
     let metrics = runtime.metrics().register(ControllerMetrics::register);
     let spec = Spec { gates_readiness: true, ..Spec::default() };
     runtime.root().supervise(spec, move || Ok(DomainController::new(settings.client.clone(), metrics.clone())));

@@ -21,5 +21,6 @@ mod watch;
 
 pub use context::Driver;
 pub use events::{ClaimEvents, Message as EventMessage};
+pub(crate) use folder::DiskSyncs;
 pub use health::{DeviceHealth, HealthBoard};
 pub use server::{DraDependencies, DraServer, DraSettings, Message};

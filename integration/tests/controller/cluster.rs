@@ -71,7 +71,8 @@ impl Cluster {
     }
 
     pub fn start_controller(&mut self) {
-        let settings = controller::Settings { client: self.client.clone(), metrics: None };
+        let settings =
+            controller::Settings { client: self.client.clone(), requests: Default::default(), metrics: None };
         let run = async move { controller::run(settings, std::future::pending()).await.unwrap() };
         self.controller = Some(tokio::task::spawn_local(run));
     }
