@@ -54,5 +54,9 @@ arm64:
     HEDDLE_LAUNCHER="{{ qemu }}" {{ qemu }} target/{{ arm64 }}/debug/heddle demo --json --nodes 2 --gpus-per-node 2 -f integration/manifests/small.yaml \
       | python3 integration/check-demo.py
 
+# Compare what the NVML binding takes for granted with NVIDIA's own header, from PyPI
+nvml-header-check:
+    integration/nvml/check-header.sh
+
 # What continuous integration runs
-ci: fmt-check test clippy check-alone generate-check demo-check arm64
+ci: fmt-check test clippy check-alone generate-check nvml-header-check demo-check arm64
