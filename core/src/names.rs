@@ -45,6 +45,9 @@ pub const DEFAULT_MAX_MEMBERS: u32 = 18;
 /// `ImexChannelCount` of the NVIDIA kernel module when nothing else is set.
 pub const DEFAULT_CHANNEL_COUNT: u32 = 2048;
 
+/// Key of the taint of slots that cannot be used; its value is the [reason](crate::fault::reason).
+pub const SLOT_TAINT: &str = "compute-domain.nvidia.com/not-usable";
+
 /// Who writes our Events, and the field manager of our writes.
 pub const CONTROLLER: &str = "heddle-controller";
 /// Who writes a node's Events, and the field manager of its writes.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{
-    Device, DeviceAttribute, DeviceCapacity, ResourcePool, ResourceSlice, ResourceSliceSpec,
+    Device, DeviceAttribute, DeviceCapacity, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -46,12 +46,31 @@ pub fn slot_name(id: u32) -> String {
 
 /// Device name of a GPU.
 pub fn gpu_name(gpu: &Gpu) -> String {
-    format!("gpu-{}", gpu.index)
+    format!("gpu-{}", gpu.minor)
 }
 
-/// The GPUs of a node, with the attributes that selectors written for the existing driver use.
+/// The GPUs of a node, with the attributes that selectors written for the existing driver use. One that must not be
+/// given to anybody new is tainted; one that is divided by MIG is no whole GPU and is left out.
 pub fn gpus(inventory: &Inventory) -> Vec<Device> {
-    inventory.gpus.iter().map(|gpu| gpu_device(inventory, gpu)).collect()
+    inventory.gpus.iter().filter(|gpu| !gpu.mig).map(|gpu| gpu_device(inventory, gpu)).collect()
+}
+
+/// Taints slots, so that no new claim is given one and their number stays: an autoscaler takes a node whose devices go for
+/// one that is not ready.
+pub fn taint_slots(slots: &mut [Device], reason: &str) {
+    for slot in slots {
+        slot.taints = Some(vec![no_schedule(names::SLOT_TAINT, Some(reason.to_owned()))]);
+    }
+}
+
+/// What is published on a server without device taints, before Kubernetes 1.36: only what can be used.
+pub fn withdraw_tainted(devices: &mut Vec<Device>) {
+    devices.retain(|device| device.taints.is_none());
+}
+
+/// Claims that hold the device keep it: only the scheduler is told.
+fn no_schedule(key: &str, value: Option<String>) -> DeviceTaint {
+    DeviceTaint { key: key.to_owned(), value, effect: "NoSchedule".to_owned(), time_added: None }
 }
 
 fn gpu_device(inventory: &Inventory, gpu: &Gpu) -> Device {
@@ -82,10 +101,24 @@ fn gpu_device(inventory: &Inventory, gpu: &Gpu) -> Device {
         let id = DeviceAttribute { int: Some(id.into()), ..DeviceAttribute::default() };
         attributes.insert("moduleID".to_owned(), id);
     }
+    for (access, clique) in &gpu.other_cliques {
+        attributes.insert(access.attribute().to_owned(), text(&clique.to_string()));
+    }
+    if let Some(root) = &gpu.pcie_root {
+        attributes.insert("resource.kubernetes.io/pcieRoot".to_owned(), text(root));
+    }
+    if let Some(node) = gpu.numa_node {
+        let node = DeviceAttribute { int: Some(node.into()), ..DeviceAttribute::default() };
+        attributes.insert("resource.kubernetes.io/numaNode".to_owned(), node);
+    }
     attributes.retain(|_, value| value.string.as_deref() != Some(""));
     let memory = DeviceCapacity { value: binary_quantity(gpu.memory_bytes), ..DeviceCapacity::default() };
     Device {
         name: gpu_name(gpu),
+        taints: (!gpu.troubles.is_empty()).then(|| {
+            let taints = gpu.troubles.iter().map(|trouble| no_schedule(trouble.key(), trouble.value()));
+            taints.collect()
+        }),
         attributes: Some(attributes),
         capacity: Some(BTreeMap::from([("memory".to_owned(), memory)])),
         ..Device::default()
@@ -188,11 +221,26 @@ pub fn plan<'a>(
     // One slice that changes alone is read whole or not at all; with others about, readers need a new generation.
     let alone = surplus.is_empty() && kept.spec.pool.resource_slice_count == 1;
     let generation = kept.spec.pool.generation + i64::from(!alone);
-    let wanted = spec(driver, node, devices, generation);
+    let mut wanted = spec(driver, node, devices, generation);
+    keep_times(&mut wanted, &kept.spec);
     if wanted != kept.spec {
         changes.push(Change::Update(ResourceSlice { metadata: kept.metadata.clone(), spec: wanted }));
     }
     changes
+}
+
+/// A taint that stays keeps its time, which the server has set.
+fn keep_times(wanted: &mut ResourceSliceSpec, stored: &ResourceSliceSpec) {
+    for device in wanted.devices.iter_mut().flatten() {
+        let same = stored.devices.iter().flatten().find(|other| other.name == device.name);
+        let stored = same.and_then(|device| device.taints.as_deref()).unwrap_or_default();
+        for taint in device.taints.iter_mut().flatten().filter(|taint| taint.time_added.is_none()) {
+            let is_it = |other: &&DeviceTaint| {
+                (&other.key, &other.value, &other.effect) == (&taint.key, &taint.value, &taint.effect)
+            };
+            taint.time_added = stored.iter().find(is_it).and_then(|other| other.time_added.clone());
+        }
+    }
 }
 
 fn spec(driver: &str, node: &str, devices: &[Device], generation: i64) -> ResourceSliceSpec {
@@ -220,6 +268,7 @@ pub fn owner_reference(node: &str, uid: &str) -> OwnerReference {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::{Access, Trouble};
 
     fn clique() -> Fabric {
         Fabric::Ready("0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.4294967295".parse().unwrap())
@@ -278,9 +327,11 @@ mod tests {
 
     #[test]
     fn gpus_have_the_attributes_that_selectors_use() {
+        let multicast = "0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.5".parse().unwrap();
         let inventory = Inventory {
             gpus: vec![Gpu {
-                index: 2,
+                index: 1,
+                minor: 2,
                 uuid: "GPU-6d3f".into(),
                 product_name: "NVIDIA GB200".into(),
                 brand: "Nvidia".into(),
@@ -289,7 +340,11 @@ mod tests {
                 pci_bus_id: "00000008:01:00.0".into(),
                 memory_bytes: 189 << 30,
                 module_id: Some(3),
+                numa_node: Some(1),
+                pcie_root: Some("pci0008:00".into()),
                 fabric: clique(),
+                other_cliques: [(Access::MulticastPointer, multicast)].into(),
+                ..Gpu::default()
             }],
             fabric: clique(),
             driver_version: "580.65.06".into(),
@@ -304,6 +359,9 @@ mod tests {
                 "cudaComputeCapability": {"version": "10.0.0"}, "driverVersion": {"version": "580.65.6"},
                 "cudaDriverVersion": {"version": "13.0.0"},
                 "resource.kubernetes.io/pciBusID": {"string": "0008:01:00.0"},
+                "resource.kubernetes.io/pcieRoot": {"string": "pci0008:00"},
+                "resource.kubernetes.io/numaNode": {"int": 1},
+                "cliqueMulticastPointer": {"string": "0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.5"},
                 "clique": {"string": "0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.4294967295"}, "moduleID": {"int": 3}}}])
         );
     }
@@ -317,6 +375,44 @@ mod tests {
         let long = Gpu { product_name: "\u{e9}".repeat(60), ..Gpu::default() };
         let device = &gpus(&Inventory { gpus: vec![long], ..Inventory::default() })[0];
         assert_eq!(device.attributes.as_ref().unwrap()["productName"].string.as_ref().unwrap().len(), 64);
+    }
+
+    #[test]
+    fn a_gpu_in_trouble_is_tainted_and_one_with_mig_left_out() {
+        let sick = Gpu {
+            troubles: vec![Trouble::Xids([48, 79].into()), Trouble::Lost("GPU is lost".into())],
+            ..Gpu::default()
+        };
+        let mig = Gpu { minor: 1, mig: true, ..Gpu::default() };
+        let well = Gpu { minor: 2, ..Gpu::default() };
+        let mut devices = gpus(&Inventory { gpus: vec![sick, mig, well], ..Inventory::default() });
+        let names = |devices: &[Device]| devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&devices), ["gpu-0", "gpu-2"]);
+        assert_eq!(
+            serde_json::to_value(&devices[0].taints).unwrap(),
+            serde_json::json!([{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"},
+                {"key": "gpu.nvidia.com/gpu-lost", "effect": "NoSchedule"}])
+        );
+        withdraw_tainted(&mut devices);
+        assert_eq!(names(&devices), ["gpu-2"]);
+    }
+
+    #[test]
+    fn a_taint_that_stays_is_no_change_whatever_time_the_server_gave_it() {
+        let mut devices = slots(4, &clique(), None);
+        taint_slots(&mut devices, "DaemonNotReady");
+        let mut slices = vec![];
+        apply(&mut slices, plan_all(&[], names::DRIVER, &devices));
+        for device in slices[0].spec.devices.iter_mut().flatten() {
+            let time = serde_json::from_value(serde_json::json!("2026-01-01T00:00:00Z")).unwrap();
+            device.taints.as_mut().unwrap()[0].time_added = Some(time);
+        }
+        assert!(plan_all(&slices, names::DRIVER, &devices).is_empty());
+        taint_slots(&mut devices, "FabricUnhealthy");
+        let changes = plan_all(&slices, names::DRIVER, &devices);
+        assert!(matches!(changes.as_slice(), [Change::Update(slice)]
+            if slice.spec.devices.as_ref().unwrap()[0].taints.as_ref().unwrap()[0].time_added.is_none()));
+        assert!(matches!(plan_all(&slices, names::DRIVER, &slots(4, &clique(), None)).as_slice(), [Change::Update(_)]));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use heddle_actors::agent::{self, Settings};
 use heddle_actors::runtime::block_on;
 use heddle_core::api::{IMEXNode, crds};
 use heddle_core::fault::{Class, Fault};
+use heddle_core::inventory::Access;
 use heddle_core::names;
 use heddle_fake_nvml::{Scenario, install};
 use heddle_integration::api::{ApiServer, Options};
@@ -47,6 +48,7 @@ fn settings(root: &Path, client: Client) -> Settings {
         requests: Default::default(),
         driver_root: root.join("driver"),
         proc_root: root.join("proc"),
+        sys_root: root.join("sys"),
         plugins_dir: root.join("plugins"),
         registry_dir: root.join("registry"),
         cdi_dir: root.join("cdi"),
@@ -54,6 +56,8 @@ fn settings(root: &Path, client: Client) -> Settings {
         runner_socket: root.join("run/runner.sock"),
         slots: 4,
         gpus: false,
+        fabric_access: Access::default(),
+        ignored_xids: Vec::new(),
         pod_uid: String::new(),
         metrics: None,
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use heddle_actors::{agent, runtime};
+use heddle_core::inventory::Access;
 use heddle_core::names;
 
 use super::client;
@@ -29,6 +30,9 @@ pub struct Agent {
     /// The proc file system of the host
     #[arg(long, default_value = "/proc", env = "HEDDLE_PROC_ROOT")]
     proc_root: PathBuf,
+    /// The sys file system of the host
+    #[arg(long, default_value = "/sys", env = "HEDDLE_SYS_ROOT")]
+    sys_root: PathBuf,
     /// The kubelet's folder for plugins' data
     #[arg(long, default_value = "/var/lib/kubelet/plugins", env = "HEDDLE_KUBELET_PLUGINS_DIR")]
     kubelet_plugins_dir: PathBuf,
@@ -50,6 +54,13 @@ pub struct Agent {
     /// Also publish and prepare whole GPUs, as driver gpu.nvidia.com
     #[arg(long, env = "HEDDLE_GPUS")]
     gpus: bool,
+    /// Kind of access over NVLink whose partition is the clique: unicast-pointer, multicast-pointer,
+    /// unicast-logical-endpoint or multicast-logical-endpoint
+    #[arg(long, default_value_t, env = "HEDDLE_FABRIC_ACCESS")]
+    fabric_access: Access,
+    /// XIDs that make no GPU unhealthy, beside those that are an application's fault (13, 31, 43, 45, 68, 109)
+    #[arg(long, value_name = "NUMBER,…", value_delimiter = ',', env = "HEDDLE_IGNORED_XIDS")]
+    ignored_xids: Vec<u64>,
     /// Where to serve /metrics, /livez and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", env = "HEDDLE_METRICS_ADDRESS")]
     metrics_address: Option<SocketAddr>,
@@ -67,6 +78,7 @@ impl Agent {
                 pod_uid: self.pod_uid,
                 driver_root: self.driver_root,
                 proc_root: self.proc_root,
+                sys_root: self.sys_root,
                 plugins_dir: self.kubelet_plugins_dir,
                 registry_dir: self.kubelet_registry_dir,
                 cdi_dir: self.cdi_dir,
@@ -74,6 +86,8 @@ impl Agent {
                 runner_socket: self.runner_socket,
                 slots: self.slots,
                 gpus: self.gpus,
+                fabric_access: self.fabric_access,
+                ignored_xids: self.ignored_xids,
                 metrics: self.metrics_address,
             };
             agent::run(settings, runtime::signals()).await.context("the agent ended")

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use heddle_core::fault::{Fault, reason};
+use heddle_core::inventory::Access;
 use kube::Client;
 
 use lock::Lock;
@@ -32,6 +33,8 @@ pub struct Settings {
     pub driver_root: PathBuf,
     /// The node's `/proc`.
     pub proc_root: PathBuf,
+    /// The node's `/sys`.
+    pub sys_root: PathBuf,
     /// `/var/lib/kubelet/plugins`.
     pub plugins_dir: PathBuf,
     /// `/var/lib/kubelet/plugins_registry`.
@@ -46,6 +49,10 @@ pub struct Settings {
     pub slots: u32,
     /// Whether whole GPUs are published too.
     pub gpus: bool,
+    /// The kind of access over NVLink whose partition is the clique.
+    pub fabric_access: Access,
+    /// XIDs that make no GPU unhealthy, beside those of applications.
+    pub ignored_xids: Vec<u64>,
     /// UID of the agent's pod.
     pub pod_uid: String,
     /// Where metrics and probes are served.

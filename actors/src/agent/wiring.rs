@@ -1,7 +1,7 @@
 //! All actors of the agent and who tells whom what, on one page.
 //!
 //! ```text
-//! GpuInventory ── Inventory ──► NodeLink, ChannelAllocator, ImexSupervisor, SlicePublisher, DraServer
+//! GpuInventory ── Inventory ──► NodeLink, ChannelAllocator, ImexSupervisor, SlicePublisher, DraServer; Notice ► NodeEvents
 //! NodeLink ───── View ────────► ChannelAllocator, ImexSupervisor
 //! ImexSupervisor ─ Daemon ────► NodeLink (status), ChannelAllocator (readiness); Usable ► SlicePublisher
 //! ChannelAllocator ─ MaySwitch ► ImexSupervisor; Restore? ► DraServer; Enter, Leave, Keep ► NodeLink
@@ -18,14 +18,16 @@ use super::Settings;
 use super::tell::{Later, Word};
 use crate::channel_allocator::{self, ChannelAllocator};
 use crate::dra::{ClaimEvents, DraDependencies, DraServer, DraSettings, HealthBoard};
-use crate::gpu_inventory::GpuInventory;
+use crate::gpu_inventory::{self, GpuInventory};
 use crate::imex_supervisor::{self, ImexSupervisor};
+use crate::node_events::{self, NodeEvents};
 use crate::node_link::{self, NodeFacts, NodeLink};
+use crate::nvml::Sysfs;
 use crate::nvml::devices::Devices;
 use crate::runtime::{Scope, Spec, Turn};
 use crate::slice_publisher::{self, DEFAULT_GRACE, SlicePublisher};
 
-/// How often NVML is read: XIDs and fabric changes come without a notice.
+/// How often NVML is read: changes of the fabric come without a notice.
 const INVENTORY_POLL: Duration = Duration::from_secs(5);
 
 /// Starts every actor below `root`: those that change the node's objects, its daemon or its slices with the `turn`.
@@ -101,7 +103,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn) {
         ready: ready.teller(),
         usable: usable.teller(),
     };
-    let supervisor = root.supervise(acting, move || {
+    let supervisor = root.supervise(acting.clone(), move || {
         again.iter().for_each(|tell| tell());
         Ok(ImexSupervisor::new(supervisor_settings.clone()))
     });
@@ -147,9 +149,21 @@ pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn) {
     to_server.set(&server);
 
     // Last, so that everybody is there to listen.
-    let (driver_root, tell) = (settings.driver_root.clone(), inventory.teller());
+    let (events_client, node_name) = (client(), settings.node_name.clone());
+    let node_events = root.supervise(acting, move || Ok(NodeEvents::new(events_client.clone(), &node_name)));
+    let inventory_settings = gpu_inventory::Settings {
+        driver_root: settings.driver_root.clone(),
+        devices: Devices::new(&settings.proc_root),
+        sysfs: Sysfs::new(&settings.sys_root),
+        poll: INVENTORY_POLL,
+        access: settings.fabric_access,
+        ignored_xids: settings.ignored_xids.iter().copied().collect(),
+        record: settings.state_dir.join("xids.json"),
+        inventory: inventory.teller(),
+        notices: Rc::new(move |notice| node_events.tell(node_events::Message::Notice(notice))),
+    };
     let spec = Spec { gates_readiness: true, ..Spec::default() };
-    root.supervise(spec, move || Ok(GpuInventory::new(driver_root.clone(), INVENTORY_POLL, vec![tell.clone()])));
+    root.supervise(spec, move || Ok(GpuInventory::new(inventory_settings.clone())));
 }
 
 /// What the node's files say; what they don't is none, and asked again with the next inventory.

@@ -114,7 +114,7 @@ fn reference(claim: ClaimKey) -> ObjectReference {
 }
 
 /// Texts of tenants may be in it: no control characters, and not too long.
-fn cut(text: &str) -> String {
+pub(crate) fn cut(text: &str) -> String {
     let mut cut = String::new();
     for shown in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
         if cut.len() + shown.len_utf8() > NOTE {

@@ -20,6 +20,7 @@ mod standby;
 mod watch;
 
 pub use context::Driver;
+pub(crate) use events::cut;
 pub use events::{ClaimEvents, Message as EventMessage};
 pub(crate) use folder::DiskSyncs;
 pub use health::{DeviceHealth, HealthBoard};

@@ -1,21 +1,21 @@
 //! `libnvidia-ml.so.1`, opened below the driver root and read as it is; what it means is decided in
 //! [`heddle_core::inventory`].
 
-// Three calls are not wrapped by nvml-wrapper and are made here by their raw symbols.
+// The module id is not wrapped by nvml-wrapper.
 #![allow(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 
 use heddle_core::fault::{Fault, reason};
-use heddle_core::inventory::{FabricInfo, FabricReading, GpuReading, Reading};
+use heddle_core::inventory::{GpuReading, Reading, Unreadable};
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
-use nvml_wrapper_sys::bindings::{
-    NvmlLib, nvmlDevice_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t, nvmlReturn_t,
-};
-use uuid::Uuid;
+
+use nvml_wrapper_sys::bindings::NvmlLib;
+
+use super::fabric;
 
 /// Where drivers and distributions put it, below the driver root.
 const FOLDERS: [&str; 8] = [
@@ -34,47 +34,88 @@ const FILE: &str = "libnvidia-ml.so.1";
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
 const RECOVERY_ACTION: FieldId = FieldId(230);
 
-const SUCCESS: nvmlReturn_t = 0;
-const NOT_SUPPORTED: nvmlReturn_t = 3;
-const FUNCTION_NOT_FOUND: nvmlReturn_t = 13;
-const ARGUMENT_VERSION_MISMATCH: nvmlReturn_t = 25;
+/// `NVML_DEVICE_MIG_ENABLE`.
+const MIG_ON: u32 = 1;
+
+/// `NVML_SUCCESS`.
+pub(super) const SUCCESS: u32 = 0;
+
+/// NVML could not be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What happened, and what to do.
+    message: String,
+    /// The kernel module is not loaded, or is another one than the library's: whatever it knew of the GPUs is gone.
+    pub driver_gone: bool,
+}
+
+impl Failure {
+    pub(super) fn new(message: String, error: Option<&NvmlError>) -> Self {
+        let driver_gone = matches!(error, Some(NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch));
+        Self { message, driver_gone }
+    }
+
+    /// The thread that read NVML has panicked.
+    pub(crate) fn of_panic(panic: &tokio::task::JoinError) -> Self {
+        Self::new(format!("reading NVML failed: {panic}"), None)
+    }
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        Self::retryable(reason::NVML, failure)
+    }
+}
 
 /// The open and initialised library. Its calls may take long, or never come back from a GPU that hangs: make them on a
 /// thread that may block.
 #[derive(Debug)]
 pub struct Library {
-    nvml: Nvml,
+    pub(super) nvml: Nvml,
 }
 
 impl Library {
     /// Opens it below this root.
-    pub fn open(driver_root: &Path) -> Result<Self, Fault> {
-        let unusable = |why: &dyn std::fmt::Display| Fault::retryable(reason::NVML, why);
+    ///
+    /// # Errors
+    /// There is none, it is none, or it finds no driver.
+    pub fn open(driver_root: &Path) -> Result<Self, Failure> {
         // A relative name would be looked for in the folders of the dynamic linker instead.
-        let root = std::path::absolute(driver_root).map_err(|error| unusable(&error))?;
+        let root = std::path::absolute(driver_root).map_err(|error| Failure::new(error.to_string(), None))?;
         let found: Vec<PathBuf> =
             FOLDERS.iter().map(|folder| root.join(folder).join(FILE)).filter(|path| path.exists()).collect();
         if found.is_empty() {
-            return Err(unusable(&format_args!(
+            let message = format!(
                 "no {FILE} in the library folders of {}: install the NVIDIA driver, or set the driver root to where \
                  it is",
                 root.display()
-            )));
+            );
+            return Err(Failure::new(message, None));
         }
         let mut failed = Vec::new();
+        let mut driver_gone = false;
         for path in found {
-            match Nvml::builder().lib_path(path.as_os_str()).init() {
+            let error = match open_at(&path) {
                 Ok(nvml) => return Ok(Self { nvml }),
-                Err(error) => failed.push(format!("{}: {error}", path.display())),
-            }
+                Err(error) => error,
+            };
+            let failure = Failure::new(format!("{}: {error}{}", path.display(), advice(&error)), Some(&error));
+            driver_gone |= failure.driver_gone;
+            failed.push(failure.message);
         }
-        Err(unusable(&format_args!("cannot use the NVIDIA management library: {}", failed.join("; "))))
+        let message = format!("cannot use the NVIDIA management library: {}", failed.join("; "));
+        Err(Failure { message, driver_gone })
     }
 
     /// Reads all GPUs. One that cannot be read is named in the result.
-    pub fn read(&self) -> Result<Reading, Fault> {
-        let failed = |what: &str, error: NvmlError| Fault::retryable(reason::NVML, format!("NVML {what}: {error}"));
-        let count = self.nvml.device_count().map_err(|error| failed("cannot count the GPUs", error))?;
+    ///
+    /// # Errors
+    /// NVML does not even count them.
+    pub fn read(&self) -> Result<Reading, Failure> {
+        let count = self.nvml.device_count().map_err(|error| {
+            Failure::new(format!("NVML cannot count the GPUs: {error}{}", advice(&error)), Some(&error))
+        })?;
         let mut reading = Reading {
             driver_version: self.nvml.sys_driver_version().unwrap_or_default(),
             cuda_driver_version: self.nvml.sys_cuda_driver_version().unwrap_or_default(),
@@ -83,7 +124,18 @@ impl Library {
         for index in 0..count {
             match self.nvml.device_by_index(index).and_then(|device| self.read_gpu(index, &device)) {
                 Ok(gpu) => reading.gpus.push(gpu),
-                Err(error) => reading.unreadable.push(format!("GPU {index} cannot be read: {error}")),
+                // The driver has gone away between two calls.
+                Err(
+                    error @ (NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch | NvmlError::Uninitialized),
+                ) => {
+                    let message = format!("NVML cannot read GPU {index}: {error}{}", advice(&error));
+                    return Err(Failure::new(message, Some(&error)));
+                }
+                Err(error) => reading.unreadable.push(Unreadable {
+                    index,
+                    lost: matches!(error, NvmlError::GpuLost),
+                    why: error.to_string(),
+                }),
             }
         }
         Ok(reading)
@@ -94,6 +146,7 @@ impl Library {
         let capability = device.cuda_compute_capability().ok();
         Ok(GpuReading {
             index,
+            minor: device.minor_number().ok(),
             uuid: device.uuid()?,
             name: device.name()?,
             brand: number(device.brand().map(|brand| brand.as_c())),
@@ -102,8 +155,12 @@ impl Library {
             pci_bus_id: device.pci_info()?.bus_id,
             memory_bytes: device.memory_info().map_or(0, |memory| memory.total),
             module_id: self.module_id(device),
-            fabric: self.fabric(device),
+            fabric: fabric::read(&self.nvml, device),
             recovery_action: recovery_action(device),
+            // Most GPUs know no MIG, and then it is off.
+            mig: device.mig_mode().is_ok_and(|mode| mode.current == MIG_ON),
+            numa_node: None,
+            pcie_root: None,
         })
     }
 
@@ -115,91 +172,40 @@ impl Library {
         let code = unsafe { call(device.handle(), &mut id) };
         (code == SUCCESS).then_some(id)
     }
+}
 
-    /// Asks in the newest layout first: each driver knows those up to its own.
-    fn fabric(&self, device: &Device<'_>) -> FabricReading {
-        // SAFETY: the handle is only given to calls of the library that it came from, which `device` keeps borrowed.
-        let handle = unsafe { device.handle() };
-        let lib = self.nvml.lib();
-        let mut code = FUNCTION_NOT_FOUND;
-        for ask in [fabric_v3, fabric_v2, fabric_v1] {
-            match ask(lib, handle) {
-                Ok(info) => return FabricReading::Info(info),
-                Err(refused) => code = refused,
-            }
-            if code != FUNCTION_NOT_FOUND && code != ARGUMENT_VERSION_MISMATCH {
-                break;
-            }
+/// Opens and initialises the library at this path.
+fn open_at(path: &Path) -> Result<Nvml, NvmlError> {
+    // SAFETY: looking symbols up runs the library's own initialisers and nothing else; it is the driver's, below a root
+    // that only the node's administrators write.
+    let lib = unsafe { NvmlLib::new(path) }?;
+    // The wrapper ends with nvmlShutdown and panics where there is none, so such a library is not begun with.
+    if let Some(error) = lib.nvmlShutdown.as_ref().err() {
+        return Err(NvmlError::FailedToLoadSymbol(error.to_string()));
+    }
+    drop(lib);
+    Nvml::builder().lib_path(path.as_os_str()).init()
+}
+
+/// What a person can do about an answer that is not a GPU's.
+fn advice(error: &NvmlError) -> &'static str {
+    match error {
+        NvmlError::DriverNotLoaded => {
+            "; load the driver's kernel modules (dmesg says why they are not), or wait for its installer"
         }
-        match code {
-            NOT_SUPPORTED | FUNCTION_NOT_FOUND => FabricReading::Unsupported,
-            _ => FabricReading::Failed(NvmlError::from(code).to_string()),
+        NvmlError::LibRmVersionMismatch => {
+            "; the library and the loaded kernel module are of different versions: finish the driver's update, or reboot the node"
         }
-    }
-}
-
-/// The tag of a versioned structure: `NVML_STRUCT_VERSION`.
-const fn tag<T>(version: u32) -> u32 {
-    size_of::<T>() as u32 | version << 24
-}
-
-type Fabric<T> = Result<T, nvmlReturn_t>;
-
-/// The call that v2 and v3 share. The structure begins alike in both, and the driver writes only as much as the tag
-/// says.
-fn fabric_v(lib: &NvmlLib, device: nvmlDevice_t, tag: u32) -> Fabric<nvmlGpuFabricInfo_v3_t> {
-    let call = lib.nvmlDeviceGetGpuFabricInfoV.as_ref().map_err(|_| FUNCTION_NOT_FOUND)?;
-    let mut info = nvmlGpuFabricInfo_v3_t {
-        version: tag,
-        clusterUuid: [0; 16],
-        status: 0,
-        cliqueId: 0,
-        state: 0,
-        healthMask: 0,
-        healthSummary: 0,
-    };
-    // SAFETY: the symbol has this signature in every NVML that has it, `device` is a handle of this library, and `info`
-    // has at least the size that its tag names.
-    match unsafe { call(device, &mut info) } {
-        SUCCESS => Ok(info),
-        code => Err(code),
-    }
-}
-
-fn fabric_v3(lib: &NvmlLib, device: nvmlDevice_t) -> Fabric<FabricInfo> {
-    let info = fabric_v(lib, device, tag::<nvmlGpuFabricInfo_v3_t>(3))?;
-    Ok(FabricInfo { health_summary: Some(info.healthSummary), ..from_v(&info) })
-}
-
-fn fabric_v2(lib: &NvmlLib, device: nvmlDevice_t) -> Fabric<FabricInfo> {
-    fabric_v(lib, device, tag::<nvmlGpuFabricInfo_v2_t>(2)).map(|info| from_v(&info))
-}
-
-fn from_v(info: &nvmlGpuFabricInfo_v3_t) -> FabricInfo {
-    FabricInfo {
-        state: info.state,
-        status: info.status,
-        cluster: Uuid::from_bytes(info.clusterUuid),
-        clique: info.cliqueId,
-        health_mask: Some(info.healthMask),
-        health_summary: None,
-    }
-}
-
-fn fabric_v1(lib: &NvmlLib, device: nvmlDevice_t) -> Fabric<FabricInfo> {
-    let call = lib.nvmlDeviceGetGpuFabricInfo.as_ref().map_err(|_| FUNCTION_NOT_FOUND)?;
-    let mut info = nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 };
-    // SAFETY: as above; this structure has one layout only.
-    match unsafe { call(device, &mut info) } {
-        SUCCESS => Ok(FabricInfo {
-            state: info.state,
-            status: info.status,
-            cluster: Uuid::from_bytes(info.clusterUuid),
-            clique: info.cliqueId,
-            health_mask: None,
-            health_summary: None,
-        }),
-        code => Err(code),
+        NvmlError::LibraryNotFound => {
+            "; the driver's installation below the driver root is not whole: install it again"
+        }
+        NvmlError::NoPermission | NvmlError::OperatingSystem => {
+            "; the agent must be allowed to open /dev/nvidiactl and /dev/nvidia*: run it privileged"
+        }
+        NvmlError::FailedToLoadSymbol(_) => {
+            "; this is no NVML, or one that is much too old: install a driver of R570 or newer"
+        }
+        _ => "",
     }
 }
 
@@ -225,15 +231,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_those_of_the_c_macro() {
-        assert_eq!(tag::<nvmlGpuFabricInfo_v2_t>(2), 0x0200_0024);
-        assert_eq!(tag::<nvmlGpuFabricInfo_v3_t>(3), 0x0300_0028);
-    }
-
-    #[test]
     fn a_missing_driver_is_said_with_the_place() {
         let root = tempfile::tempdir().unwrap();
-        let fault = Library::open(root.path()).unwrap_err();
+        let fault = Fault::from(Library::open(root.path()).unwrap_err());
         assert_eq!(fault.reason, reason::NVML);
         assert!(fault.message.contains(&root.path().display().to_string()), "{fault}");
     }
@@ -243,7 +243,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("usr/lib64")).unwrap();
         std::fs::write(root.path().join("usr/lib64").join(FILE), "no library").unwrap();
-        let fault = Library::open(root.path()).unwrap_err();
+        let fault = Fault::from(Library::open(root.path()).unwrap_err());
         assert!(fault.message.contains("usr/lib64/libnvidia-ml.so.1"), "{fault}");
     }
 }

@@ -1,7 +1,11 @@
 //! The NVIDIA driver: its management library, and what its kernel module says below `/proc`.
 
 pub mod devices;
-
+mod events;
+mod fabric;
 mod library;
+mod sysfs;
 
-pub use library::Library;
+pub use events::Listener;
+pub use library::{Failure, Library};
+pub use sysfs::Sysfs;

@@ -168,6 +168,30 @@ pub struct FabricV3 {
     pub health_summary: u8,
 }
 
+/// `nvmlGpuFabricClique_v1_t`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Clique {
+    pub kind: u8,
+    pub id: u32,
+}
+
+/// `NVML_GPU_FABRIC_CLIQUE_MAX`.
+pub const MAX_CLIQUES: usize = 64;
+
+/// `nvmlGpuFabricInfo_v4_t`, which has no version field.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct FabricV4 {
+    pub cluster_uuid: [u8; 16],
+    pub status: u32,
+    pub cliques: [Clique; MAX_CLIQUES],
+    pub num_cliques: u32,
+    pub state: u8,
+    pub health_mask: u32,
+    pub health_summary: u8,
+}
+
 /// `nvmlFieldValue_t`, with the value as an unsigned number.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -200,6 +224,7 @@ const _: () = {
     assert!(size_of::<FabricV1>() == 28);
     assert!(size_of::<FabricV2>() == 36);
     assert!(size_of::<FabricV3>() == 40);
+    assert!(size_of::<FabricV4>() == 548);
     assert!(size_of::<FieldValue>() == 40);
     assert!(size_of::<EventData>() == 32);
 };

@@ -20,7 +20,7 @@ pub struct Scenario {
     pub cuda_driver_version: i32,
     /// The GPUs by index.
     pub gpus: Vec<Gpu>,
-    /// The newest layout of the fabric info that the driver knows: 3, 2, or 1 for a driver without
+    /// The newest layout of the fabric info that the driver knows: 4, 3, 2, or 1 for a driver without
     /// `nvmlDeviceGetGpuFabricInfoV`.
     pub fabric_info: u32,
     /// Return codes forced upon calls, by symbol: `{"nvmlInit_v2": 9}`.
@@ -55,6 +55,9 @@ pub struct Gpu {
     pub pci_device_id: u32,
     /// Bytes.
     pub memory_bytes: u64,
+    /// Number of the device node; the index where it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minor: Option<u32>,
     /// Per-baseboard module id.
     pub module_id: u32,
     /// Whether MIG is on; absent where the GPU knows no MIG.
@@ -78,8 +81,11 @@ pub struct FabricInfo {
     pub status: u32,
     /// With hyphens.
     pub cluster_uuid: String,
-    /// The partition.
+    /// The partition for access by unicast pointer, and the only one before the fourth layout.
     pub clique_id: u32,
+    /// Further ones: kind of access and id.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more_cliques: Vec<(u8, u32)>,
     /// Bit fields.
     pub health_mask: u32,
     /// 0 unsupported, 1 healthy, 2 unhealthy, 3 limited capacity.
@@ -109,7 +115,7 @@ impl Default for Scenario {
             driver_version: "595.71.05".into(),
             cuda_driver_version: 13000,
             gpus: Vec::new(),
-            fabric_info: 3,
+            fabric_info: 4,
             fail: BTreeMap::new(),
             events: Vec::new(),
         }
@@ -129,6 +135,7 @@ impl Default for Gpu {
             pci_device: 0,
             pci_device_id: 0x2941_10de,
             memory_bytes: 189_471 << 20,
+            minor: None,
             module_id: 0,
             mig: Some(false),
             fabric: FabricInfo::default(),
@@ -145,6 +152,7 @@ impl Default for FabricInfo {
             status: 0,
             cluster_uuid: "00000000-0000-0000-0000-000000000000".into(),
             clique_id: 0,
+            more_cliques: Vec::new(),
             health_mask: HEALTHY_MASK,
             health_summary: 1,
         }

@@ -16,6 +16,7 @@ unsafe extern "C" {
     fn nvmlDeviceGetIndex(device: Device, index: *mut u32) -> u32;
     fn nvmlDeviceGetMigMode(device: Device, current: *mut u32, pending: *mut u32) -> u32;
     fn nvmlDeviceGetGpuFabricInfoV(device: Device, info: *mut u8) -> u32;
+    fn nvmlDeviceGetGpuFabricInfo_v4(device: Device, info: *mut u8) -> u32;
     fn nvmlDeviceGetFieldValues(device: Device, count: c_int, values: *mut u8) -> u32;
     fn nvmlEventSetCreate(set: *mut *mut c_void) -> u32;
     fn nvmlDeviceRegisterEvents(device: Device, types: u64, set: *mut c_void) -> u32;
@@ -64,6 +65,20 @@ fn calls_answer_as_the_scenario_says() {
         assert_eq!(nvmlDeviceGetGpuFabricInfoV(device, info.as_mut_ptr()), 0);
         assert_eq!((info[4], info[24], info[28], info[36]), (0x0b, 7, 3, 1));
         assert_eq!(info[40..], [0xaa; 8]);
+
+        // The fourth layout has no tag, and a list of cliques.
+        scenario.gpus[1].fabric.more_cliques = vec![(2, 9), (1, 8)];
+        scenario.write(&path).unwrap();
+        let mut info = [0xaa_u8; 560];
+        assert_eq!(nvmlDeviceGetGpuFabricInfo_v4(device, info.as_mut_ptr()), 0);
+        let cliques = [(20, 0), (24, 7), (28, 1), (32, 8), (36, 2), (40, 9), (44, 0), (532, 3), (536, 3), (544, 1)];
+        for (offset, value) in cliques {
+            assert_eq!(info[offset], value, "at {offset}");
+        }
+        assert_eq!(info[548..], [0xaa; 12]);
+        scenario.fabric_info = 3;
+        scenario.write(&path).unwrap();
+        assert_eq!(nvmlDeviceGetGpuFabricInfo_v4(device, info.as_mut_ptr()), 13);
 
         // A field that is known and one that is not.
         let mut values = [0_u8; 80];

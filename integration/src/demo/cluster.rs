@@ -347,6 +347,7 @@ fn agent_command(node: &Node, kubeconfig: &Path) -> Vec<OsString> {
         .chain(["--kubeconfig".into(), kubeconfig.into()])
         .chain(["--driver-root".into(), paths.driver_root().into()])
         .chain(["--proc-root".into(), paths.os().join("proc").into()])
+        .chain(["--sys-root".into(), paths.os().join("sys").into()])
         .chain(["--kubelet-plugins-dir".into(), paths.plugins().into()])
         .chain(["--kubelet-registry-dir".into(), paths.registry().into()])
         .chain(["--cdi-dir".into(), paths.cdi().into()])

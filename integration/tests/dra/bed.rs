@@ -82,7 +82,9 @@ impl Bed {
             stub: Rc::default(),
             runtime: Runtime::new(),
             inventory: Inventory {
-                gpus: (0..4).map(|index| Gpu { index, uuid: format!("GPU-{index}"), ..Gpu::default() }).collect(),
+                gpus: (0..4)
+                    .map(|index| Gpu { index, minor: index, uuid: format!("GPU-{index}"), ..Gpu::default() })
+                    .collect(),
                 fabric: Fabric::Ready("0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.1".parse().unwrap()),
                 ..Inventory::default()
             },

@@ -1,0 +1,164 @@
+//! Kubernetes Events on the Node. Best effort, each once in a while, and never many.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use heddle_core::fault::Fault;
+use heddle_core::inventory::Notice;
+use heddle_core::names;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Api, Client};
+use tokio::time::Instant;
+
+use crate::dra::cut;
+use crate::runtime::{self, Actor, Cx, Overflow};
+
+/// The same words are said again after this long at the earliest.
+const REPEAT: Duration = Duration::from_secs(300);
+/// Words that are remembered for it.
+const REMEMBERED: usize = 256;
+/// Events that wait while one is being written; what is too much is in the log.
+const WAITING: usize = 32;
+/// An Event that takes longer is given up.
+const REQUEST: Duration = Duration::from_secs(5);
+
+/// What [`NodeEvents`] is told.
+#[derive(Debug)]
+pub enum Message {
+    /// People should read this.
+    Notice(Notice),
+    /// The Event has been written, or not.
+    Written,
+}
+
+impl runtime::Message for Message {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Notice(_) => "Notice",
+            Self::Written => "Written",
+        }
+    }
+
+    fn overflow(&self) -> Overflow {
+        match self {
+            Self::Notice(_) => Overflow::DropOldest,
+            Self::Written => Overflow::Reject,
+        }
+    }
+}
+
+/// Writes Events on the Node, one at a time.
+pub struct NodeEvents {
+    client: Client,
+    recorder: Recorder,
+    node: String,
+    said: BTreeMap<Notice, Instant>,
+    waiting: VecDeque<Notice>,
+    writing: bool,
+}
+
+impl NodeEvents {
+    /// For the agent of `node`.
+    pub fn new(client: Client, node: &str) -> Self {
+        let reporter = Reporter { controller: names::AGENT.into(), instance: Some(node.to_owned()) };
+        Self {
+            recorder: Recorder::new(client.clone(), reporter),
+            client,
+            node: node.to_owned(),
+            said: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            writing: false,
+        }
+    }
+
+    fn notice(&mut self, notice: Notice, now: Instant) {
+        if notice.warning {
+            tracing::warn!(reason = notice.reason, "{}", notice.note);
+        } else {
+            tracing::info!(reason = notice.reason, "{}", notice.note);
+        }
+        self.said.retain(|_, said| now.duration_since(*said) < REPEAT);
+        let news = !self.said.contains_key(&notice) && self.said.len() < REMEMBERED && self.waiting.len() < WAITING;
+        if news {
+            self.said.insert(notice.clone(), now);
+            self.waiting.push_back(notice);
+        }
+    }
+
+    fn write(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.writing {
+            return;
+        }
+        let Some(notice) = self.waiting.pop_front() else { return };
+        self.writing = true;
+        let write = publish(self.client.clone(), self.recorder.clone(), self.node.clone(), notice);
+        cx.spawn_then("event", write, |()| Message::Written);
+    }
+}
+
+impl Actor for NodeEvents {
+    const KIND: &'static str = "NodeEvents";
+    type Message = Message;
+
+    fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
+        match message {
+            Message::Notice(notice) => self.notice(notice, Instant::now()),
+            Message::Written => self.writing = false,
+        }
+        self.write(cx);
+        Ok(())
+    }
+}
+
+async fn publish(client: Client, recorder: Recorder, node: String, notice: Notice) {
+    let written = async {
+        // `kubectl describe node` finds Events by the Node's UID, and there must be one to be found.
+        let found = Api::<Node>::all(client).get(&node).await?;
+        let reference = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Node".into()),
+            name: Some(node),
+            uid: found.metadata.uid,
+            ..ObjectReference::default()
+        };
+        let event = Event {
+            type_: if notice.warning { EventType::Warning } else { EventType::Normal },
+            reason: notice.reason.into(),
+            note: Some(cut(&notice.note)),
+            action: "Inventory".into(),
+            secondary: None,
+        };
+        recorder.publish(&event, &reference).await
+    };
+    match tokio::time::timeout(REQUEST, written).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::info!("an Event could not be written: {error}"),
+        Err(_) => tracing::info!("an Event could not be written in time"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_words_are_said_once_in_a_while() {
+        let nobody = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let mut events = NodeEvents::new(Client::try_from(nobody).unwrap(), "n0");
+        let notice = |note: &str| Notice { reason: "GpuUnhealthy", note: note.into(), warning: true };
+        for _ in 0..3 {
+            events.notice(notice("GPU 0: XID 79"), Instant::now());
+        }
+        events.notice(notice("GPU 1: XID 79"), Instant::now());
+        assert_eq!(events.waiting.len(), 2);
+        events.waiting.clear();
+        tokio::time::advance(REPEAT).await;
+        events.notice(notice("GPU 0: XID 79"), Instant::now());
+        assert_eq!(events.waiting.len(), 1);
+        for number in 0..1000 {
+            events.notice(notice(&number.to_string()), Instant::now());
+        }
+        assert_eq!(events.waiting.len(), WAITING);
+    }
+}
