@@ -45,6 +45,10 @@ demo-check:
     cargo run --release --quiet -- demo --json | python3 integration/check-demo.py
     cargo run --release --quiet -- demo --json --chaos | python3 integration/check-demo.py
 
+# What claims, starts and rest cost on a node, beside the budgets; with KUBECONFIG set, against that cluster
+bench *arguments:
+    cargo run --release -- bench {{ arguments }}
+
 # Build for arm64, test the decisions and play a small demo there
 arm64:
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc cargo build --workspace --target {{ arm64 }}

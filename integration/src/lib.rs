@@ -4,6 +4,7 @@
 //! the sockets and files are real ones. See `docs/` for what is behind each fake.
 
 pub mod api;
+pub mod bench;
 pub mod control;
 pub mod demo;
 pub mod imex;

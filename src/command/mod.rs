@@ -1,6 +1,8 @@
 //! The command line.
 
 mod agent;
+#[cfg(feature = "demo")]
+mod bench;
 mod client;
 mod controller;
 mod crds;
@@ -33,6 +35,9 @@ enum Command {
     /// Play ComputeDomains sharing nodes, on an embedded cluster with fake GPUs
     #[cfg(feature = "demo")]
     Demo(demo::Demo),
+    /// Measure what a node costs, beside its budgets
+    #[cfg(feature = "demo")]
+    Bench(bench::Bench),
     /// Serve one node: claims, slots, GPUs and its IMEX daemon's domain
     Agent(agent::Agent),
     /// Own the node's nvidia-imex process, so that it outlives agents
@@ -52,7 +57,7 @@ pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let level = match cli.command {
         #[cfg(feature = "demo")]
-        Command::Demo(_) => "error",
+        Command::Demo(_) | Command::Bench(_) => "error",
         _ => "info",
     };
     logging::start(cli.log_format, level);
@@ -61,6 +66,8 @@ pub fn run() -> ExitCode {
         Command::Demo(demo) => return demo.run(),
         #[cfg(feature = "demo")]
         Command::Fake(fake) => return fake.run(),
+        #[cfg(feature = "demo")]
+        Command::Bench(bench) => bench.run(),
         Command::Agent(agent) => agent.run(),
         Command::ImexRunner(runner) => runner.run(),
         Command::Controller(controller) => controller.run(),

@@ -258,7 +258,7 @@ impl Cluster {
 }
 
 /// A folder with a path so short that the sockets below it have names that a kernel takes.
-fn folder() -> anyhow::Result<TempDir> {
+pub(crate) fn folder() -> anyhow::Result<TempDir> {
     let usual = std::env::temp_dir();
     let short = if usual.as_os_str().len() <= 20 { usual } else { PathBuf::from("/tmp") };
     tempfile::Builder::new()
@@ -269,10 +269,7 @@ fn folder() -> anyhow::Result<TempDir> {
 
 /// Spreads nodes over cliques in equal parts, and gives each a loopback address on which the daemons' port is free.
 fn layout(options: &Options, cliques: &[CliqueId], folder: &Path) -> anyhow::Result<Vec<Node>> {
-    let network = (0..20)
-        .map(|_| fastrand::u8(16..250))
-        .find(|second| TcpListener::bind((Ipv4Addr::new(127, *second, 0, 1), PEER_PORT)).is_ok())
-        .with_context(|| format!("port {PEER_PORT} is taken on every loopback address tried; end what uses it"))?;
+    let network = free_network()?;
     (0..options.nodes)
         .map(|index| {
             let clique = cliques[(index * options.cliques / options.nodes) as usize];
@@ -285,6 +282,14 @@ fn layout(options: &Options, cliques: &[CliqueId], folder: &Path) -> anyhow::Res
             })
         })
         .collect()
+}
+
+/// The second number of loopback addresses on which the daemons' port is free.
+pub(crate) fn free_network() -> anyhow::Result<u8> {
+    (0..20)
+        .map(|_| fastrand::u8(16..250))
+        .find(|second| TcpListener::bind((Ipv4Addr::new(127, *second, 0, 1), PEER_PORT)).is_ok())
+        .with_context(|| format!("port {PEER_PORT} is taken on every loopback address tried; end what uses it"))
 }
 
 /// `1 node`, `2 nodes`.
@@ -323,15 +328,15 @@ fn offers_slots(snapshot: &Snapshot, node: &str) -> bool {
     devices(names::DRIVER) && devices(names::GPU_DRIVER)
 }
 
-fn words<const N: usize>(words: [&str; N]) -> impl Iterator<Item = OsString> {
+pub(crate) fn words<const N: usize>(words: [&str; N]) -> impl Iterator<Item = OsString> {
     words.map(OsString::from).into_iter()
 }
 
-fn environment(node: &Node) -> Vec<(&'static str, OsString)> {
+pub(crate) fn environment(node: &Node) -> Vec<(&'static str, OsString)> {
     vec![("HEDDLE_FAKE_OS", node.paths.os().into()), ("HEDDLE_FAKE_NVML", node.paths.nvml_scenario().into())]
 }
 
-fn runner_command(node: &Node) -> Vec<OsString> {
+pub(crate) fn runner_command(node: &Node) -> Vec<OsString> {
     let paths = &node.paths;
     words(["imex-runner", "--dir"])
         .chain([paths.imex().into(), "--driver-root".into(), paths.driver_root().into()])
@@ -340,7 +345,7 @@ fn runner_command(node: &Node) -> Vec<OsString> {
         .collect()
 }
 
-fn agent_command(node: &Node, kubeconfig: &Path) -> Vec<OsString> {
+pub(crate) fn agent_command(node: &Node, kubeconfig: &Path) -> Vec<OsString> {
     let paths = &node.paths;
     words(["agent", "--gpus", "--node-name", &node.name, "--node-address", &node.address.to_string()])
         .chain(words(["--pod-uid", &Uuid::from_u128(fastrand::u128(..)).hyphenated().to_string()]))

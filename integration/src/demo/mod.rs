@@ -1,14 +1,14 @@
 //! The demo: a picture of ComputeDomains sharing nodes, played on the embedded cluster.
 
 mod audit;
-mod cluster;
+pub(crate) mod cluster;
 mod isolation;
 mod manifest;
 mod own;
 mod picture;
 mod play;
-mod process;
-mod provision;
+pub(crate) mod process;
+pub(crate) mod provision;
 mod report;
 mod scenes;
 mod snapshot;

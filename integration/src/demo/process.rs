@@ -68,6 +68,11 @@ impl Process {
         }
     }
 
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<Pid> {
+        *self.pid.lock().unwrap()
+    }
+
     /// Why it is not started again any more, if so.
     pub fn broken(&self) -> Option<String> {
         self.broken.borrow().clone()

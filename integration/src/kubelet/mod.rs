@@ -12,7 +12,7 @@ mod claims;
 mod container;
 mod counters;
 mod create;
-mod dial;
+pub(crate) mod dial;
 mod events;
 mod folders;
 mod health;
@@ -38,6 +38,7 @@ mod workload;
 pub use container::{Container, DeviceNode};
 pub use counters::Counts;
 pub use options::{KubeletOptions, Limits};
+pub use plugin::Plugin;
 pub use rustix::io::Errno;
 pub use workload::RUN_SECONDS;
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use heddle_core::names;
 use heddle_proto::{dra::v1 as dra, health::v1 as health};
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -59,6 +60,15 @@ pub(super) struct Registered {
 }
 
 impl Plugin {
+    /// A plugin that is called without having been registered. The connection ends with the runtime.
+    pub fn connect(endpoint: PathBuf) -> Self {
+        let retry = (Duration::from_millis(10), Duration::from_secs(1));
+        let (link, keep) = Link::new(endpoint.clone(), retry, |_| {});
+        tokio::spawn(keep);
+        let services = Services { dra: DRA[0], health: Some(HEALTH[0]) };
+        Self { driver: names::DRIVER.into(), endpoint, services, link }
+    }
+
     /// `NodePrepareResources`.
     pub async fn prepare(
         &self,

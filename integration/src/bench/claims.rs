@@ -1,0 +1,85 @@
+//! ComputeDomains and claims as the scheduler would leave them: allocated to a slot of the node and reserved for a pod.
+
+use anyhow::Context;
+use heddle_core::api::ComputeDomain;
+use heddle_core::names;
+use heddle_proto::dra::v1::Claim;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+/// Makes objects in one namespace.
+#[derive(Clone)]
+pub struct Claims {
+    /// The API.
+    pub client: Client,
+    /// The namespace.
+    pub namespace: String,
+    /// The node whose slots are given.
+    pub node: String,
+}
+
+impl Claims {
+    /// Makes a ComputeDomain and waits until the controller has taken it up. The answer is its UID.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub async fn compute_domain(&self, name: &str) -> anyhow::Result<String> {
+        let api: Api<ComputeDomain> = Api::namespaced(self.client.clone(), &self.namespace);
+        let made = json!({"metadata": {"name": name}, "spec": {"channel": {"resourceClaimTemplate": {"name": name}}}});
+        let made = api.create(&PostParams::default(), &serde_json::from_value(made)?).await;
+        let made = made.with_context(|| format!("ComputeDomain {name} was refused"))?;
+        let taken = |found: Option<&ComputeDomain>| found.is_some_and(|cd| !cd.finalizers().is_empty());
+        await_condition(api, name, taken).await?;
+        made.uid().context("an object without UID")
+    }
+
+    /// Makes a claim on the ComputeDomain of that UID.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub async fn claim(&self, name: &str, slot: u32, compute_domain: &str) -> anyhow::Result<Claim> {
+        let api = self.api();
+        let exactly =
+            json!({"deviceClassName": names::CHANNEL_DEVICE_CLASS, "allocationMode": "ExactCount", "count": 1});
+        let made = json!({"metadata": {"name": name},
+            "spec": {"devices": {"requests": [{"name": "channel", "exactly": exactly}]}}});
+        let made = api.create(&PostParams::default(), &serde_json::from_value::<ResourceClaim>(made)?).await;
+        let made = made.with_context(|| format!("ResourceClaim {name} was refused"))?;
+        let parameters = json!({"apiVersion": names::COMPUTE_DOMAIN_API_VERSION, "kind": "ComputeDomainChannelConfig",
+            "domainID": compute_domain, "allocationMode": "Single"});
+        let result = json!({"request": "channel", "driver": names::DRIVER, "pool": self.node,
+            "device": format!("slot-{slot}")});
+        let node = json!({"key": "metadata.name", "operator": "In", "values": [self.node]});
+        let status = json!({"status": {
+            "allocation": {
+                "devices": {"results": [result], "config": [
+                    {"source": "FromClaim", "opaque": {"driver": names::DRIVER, "parameters": parameters}}]},
+                "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node]}]}
+            },
+            "reservedFor": [{"resource": "pods", "name": name, "uid": made.uid().unwrap_or_default()}]}});
+        let allocated = api.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await;
+        allocated.with_context(|| format!("the allocation of ResourceClaim {name} was refused"))?;
+        Ok(Claim { namespace: self.namespace.clone(), uid: made.uid().unwrap_or_default(), name: name.into() })
+    }
+
+    /// So many claims, over all slots in turn.
+    ///
+    /// # Errors
+    /// When the API server refuses one.
+    pub async fn many(&self, prefix: &str, count: u32, compute_domain: &str) -> anyhow::Result<Vec<Claim>> {
+        let mut claims = Vec::new();
+        for index in 0..count {
+            let slot = index % names::DEFAULT_SLOTS;
+            claims.push(self.claim(&format!("{prefix}-{index}"), slot, compute_domain).await?);
+        }
+        Ok(claims)
+    }
+
+    /// The claims.
+    pub fn api(&self) -> Api<ResourceClaim> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+}

@@ -1,0 +1,141 @@
+//! What was measured, beside its budget.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Durations of one thing done many times.
+#[derive(Clone, Debug, Default)]
+pub struct Distribution {
+    sorted: Vec<Duration>,
+}
+
+impl Distribution {
+    /// Of these durations, in any order.
+    pub fn new(mut durations: Vec<Duration>) -> Self {
+        durations.sort();
+        Self { sorted: durations }
+    }
+
+    /// The duration that this share of all (0 to 1) does not exceed: the nearest rank, no interpolation. Zero of none.
+    pub fn quantile(&self, share: f64) -> Duration {
+        let rank = (share * self.sorted.len() as f64).ceil() as usize;
+        self.sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// What was measured.
+    pub what: String,
+    /// The value.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// What design §10 allows, in its words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<String>,
+    /// Whether it is within its budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub within: Option<bool>,
+}
+
+/// All lines.
+#[derive(Clone, Debug, Default)]
+pub struct Figures(Vec<Figure>);
+
+impl Figures {
+    /// A value without budget.
+    pub fn plain(&mut self, what: impl Into<String>, value: f64, unit: &'static str) {
+        self.0.push(Figure { what: what.into(), value, unit, budget: None, within: None });
+    }
+
+    /// A value that must not be above `limit`.
+    pub fn at_most(&mut self, what: impl Into<String>, value: f64, unit: &'static str, limit: f64) {
+        let (budget, within) = (Some(format!("≤ {} {unit}", shown(limit))), Some(value <= limit));
+        self.0.push(Figure { what: what.into(), value, unit, budget, within });
+    }
+
+    /// A value that must not be below `limit`.
+    pub fn at_least(&mut self, what: impl Into<String>, value: f64, unit: &'static str, limit: f64) {
+        let (budget, within) = (Some(format!("≥ {} {unit}", shown(limit))), Some(value >= limit));
+        self.0.push(Figure { what: what.into(), value, unit, budget, within });
+    }
+
+    /// p50, p90 and p99 in milliseconds, each with its limit if it has one.
+    pub fn distribution(&mut self, what: &str, measured: &Distribution, limits: [Option<f64>; 3]) {
+        for ((share, name), limit) in [(0.5, "p50"), (0.9, "p90"), (0.99, "p99")].into_iter().zip(limits) {
+            let (what, value) = (format!("{what}, {name}"), millis(measured.quantile(share)));
+            match limit {
+                Some(limit) => self.at_most(what, value, "ms", limit),
+                None => self.plain(what, value, "ms"),
+            }
+        }
+    }
+
+    /// The lines.
+    pub fn lines(&self) -> &[Figure] {
+        &self.0
+    }
+
+    /// The lines as a table for people.
+    pub fn table(&self) -> String {
+        let width = self.0.iter().map(|figure| figure.what.chars().count()).max().unwrap_or_default();
+        let mut table = String::new();
+        for figure in &self.0 {
+            let value = format!("{} {}", shown(figure.value), figure.unit);
+            let what = format!("{:width$}", figure.what);
+            let verdict = match (&figure.budget, figure.within) {
+                (Some(budget), Some(true)) => format!("budget {budget}"),
+                (Some(budget), _) => format!("budget {budget}  OVER"),
+                (None, _) => String::new(),
+            };
+            table.push_str(format!("  {what}  {value:>14}  {verdict}").trim_end());
+            table.push('\n');
+        }
+        table
+    }
+}
+
+/// Milliseconds of a duration.
+pub fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+/// Three digits that count are enough to compare with a budget.
+fn shown(value: f64) -> String {
+    match value.abs() {
+        whole if whole >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        tens if tens >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_one_of_the_values() {
+        let values = Distribution::new((1..=100).rev().map(Duration::from_millis).collect());
+        for (share, expected) in [(0.0, 1), (0.5, 50), (0.9, 90), (0.99, 99), (1.0, 100)] {
+            assert_eq!(values.quantile(share), Duration::from_millis(expected), "{share}");
+        }
+        assert_eq!(Distribution::default().quantile(0.5), Duration::ZERO);
+        assert_eq!(Distribution::new(vec![Duration::from_secs(1)]).quantile(0.01), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_budget_is_kept_on_its_edge_and_broken_beyond() {
+        let mut figures = Figures::default();
+        figures.at_most("a", 5.0, "ms", 5.0);
+        figures.at_most("b", 5.01, "ms", 5.0);
+        figures.at_least("c", 499.0, "/s", 500.0);
+        let within: Vec<_> = figures.lines().iter().map(|figure| figure.within).collect();
+        assert_eq!(within, [Some(true), Some(false), Some(false)]);
+        let table = figures.table();
+        assert_eq!(table.lines().filter(|line| line.ends_with("OVER")).count(), 2, "{table}");
+        assert!(table.contains("budget ≥ 500 /s"), "{table}");
+    }
+}
