@@ -60,6 +60,7 @@ fn settings(root: &Path, client: Client) -> Settings {
         ignored_xids: Vec::new(),
         pod_uid: String::new(),
         metrics: None,
+        health: None,
     }
 }
 

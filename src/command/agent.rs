@@ -64,6 +64,9 @@ pub struct Agent {
     /// Where to serve /metrics, /livez and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", env = "HEDDLE_METRICS_ADDRESS")]
     metrics_address: Option<SocketAddr>,
+    /// Where to serve gRPC health for the pod's probes: each check calls the sockets that the kubelet calls
+    #[arg(long, value_name = "ADDRESS:PORT", env = "HEDDLE_HEALTH_ADDRESS")]
+    health_address: Option<SocketAddr>,
 }
 
 impl Agent {
@@ -89,6 +92,7 @@ impl Agent {
                 fabric_access: self.fabric_access,
                 ignored_xids: self.ignored_xids,
                 metrics: self.metrics_address,
+                health: self.health_address,
             };
             agent::run(settings, runtime::signals()).await.context("the agent ended")
         })

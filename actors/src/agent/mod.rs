@@ -4,7 +4,7 @@ mod lock;
 mod tell;
 mod wiring;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 
 use heddle_core::fault::{Fault, reason};
@@ -57,6 +57,8 @@ pub struct Settings {
     pub pod_uid: String,
     /// Where metrics and probes are served.
     pub metrics: Option<SocketAddr>,
+    /// Where gRPC health is served, which calls the sockets that the kubelet calls.
+    pub health: Option<SocketAddr>,
 }
 
 /// Longest path of a Unix socket, without the closing zero.
@@ -92,7 +94,8 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
         })?;
         tracing::info!(%address, "serving metrics and probes");
     }
-    wiring::wire(&runtime.root(), &settings, &turn);
+    let probes = settings.health.map(probe_listener).transpose()?;
+    wiring::wire(&runtime.root(), &settings, &turn, probes);
     tracing::info!(node = settings.node_name, version = env!("CARGO_PKG_VERSION"), "agent");
     let mut failed = Ok(());
     let ends = async {
@@ -103,6 +106,18 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
     };
     runtime.run(ends).await?;
     failed
+}
+
+fn probe_listener(address: SocketAddr) -> Result<TcpListener, Fault> {
+    let listen = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|error: std::io::Error| {
+        let text = format!("health cannot be served at {address}: {error}; free the port or set --health-address");
+        Fault::fatal(reason::SETTINGS, text)
+    })
 }
 
 /// Begins the turn when no other agent acts for the node any more. Ends only if that can never be known.

@@ -8,16 +8,19 @@
 //! DraServer ──── Restore, Enter, Leave … ► ChannelAllocator; Refused ► ClaimEvents
 //! ```
 //!
-//! While another agent acts for the node, only GpuInventory, ClaimEvents and DraServer run, and the latter answers from
+//! While another agent acts for the node, only ClaimEvents, HealthProbe and DraServer run, and the latter answers from
 //! checkpoints: see [`Turn`].
 
+use std::net::TcpListener;
 use std::rc::Rc;
 use std::time::Duration;
+
+use heddle_core::fault::{Fault, reason};
 
 use super::Settings;
 use super::tell::{Later, Word};
 use crate::channel_allocator::{self, ChannelAllocator};
-use crate::dra::{ClaimEvents, DraDependencies, DraServer, DraSettings, HealthBoard};
+use crate::dra::{ClaimEvents, DraDependencies, DraServer, DraSettings, HealthBoard, HealthProbe};
 use crate::gpu_inventory::{self, GpuInventory};
 use crate::imex_supervisor::{self, ImexSupervisor};
 use crate::node_events::{self, NodeEvents};
@@ -30,8 +33,8 @@ use crate::slice_publisher::{self, DEFAULT_GRACE, SlicePublisher};
 /// How often NVML is read: changes of the fabric come without a notice.
 const INVENTORY_POLL: Duration = Duration::from_secs(5);
 
-/// Starts every actor below `root`: those that change the node's objects, its daemon or its slices with the `turn`.
-pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn) {
+/// Starts every actor below `root`: those that act for the node with the `turn`.
+pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn, probes: Option<TcpListener>) {
     let client = || settings.client.clone();
     let dra = DraSettings {
         node_name: settings.node_name.clone(),
@@ -121,7 +124,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn) {
         client: client(),
         health: health.clone(),
     };
-    let publisher = root.supervise(gating, move || {
+    let publisher = root.supervise(gating.clone(), move || {
         again.iter().for_each(|tell| tell());
         Ok(SlicePublisher::new(publisher_settings.clone()))
     });
@@ -132,6 +135,13 @@ pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn) {
 
     // A server that is built anew is given the inventory: it has to be there before the first claim.
     let _ = inventory.heard_by(&to_server, crate::dra::Message::Inventory);
+    if let Some(listener) = probes {
+        let dra = dra.clone();
+        root.supervise(Spec::default(), move || {
+            let listener = listener.try_clone().map_err(|error| Fault::retryable(reason::ACTOR_FAILED, error))?;
+            Ok(HealthProbe::new(listener, &dra))
+        });
+    }
     let dependencies = DraDependencies {
         settings: dra,
         client: client(),
@@ -162,8 +172,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn) {
         inventory: inventory.teller(),
         notices: Rc::new(move |notice| node_events.tell(node_events::Message::Notice(notice))),
     };
-    let spec = Spec { gates_readiness: true, ..Spec::default() };
-    root.supervise(spec, move || Ok(GpuInventory::new(inventory_settings.clone())));
+    root.supervise(gating, move || Ok(GpuInventory::new(inventory_settings.clone())));
 }
 
 /// What the node's files say; what they don't is none, and asked again with the next inventory.

@@ -36,15 +36,8 @@ struct Listening {
 
 impl Endpoint {
     pub(crate) fn new(settings: &DraSettings, driver: Driver, health: HealthBoard) -> Self {
-        let DraSettings { plugins_dir, registry_dir, pod_uid, .. } = settings;
-        Self {
-            driver,
-            node: settings.node_name.clone(),
-            service: sockets::service_path(&plugins_dir.join(driver.name()), driver.name(), pod_uid),
-            registration: sockets::registration_path(registry_dir, driver.name(), pod_uid),
-            health,
-            listening: Vec::new(),
-        }
+        let (service, registration) = settings.sockets(driver);
+        Self { driver, node: settings.node_name.clone(), service, registration, health, listening: Vec::new() }
     }
 
     pub(crate) fn driver(&self) -> Driver {

@@ -18,7 +18,7 @@ use super::claim_preparer::{self, ClaimPreparer, PrepareReply, UnprepareReply};
 use super::context::{Context, Domains, Driver};
 use super::endpoint::Endpoint;
 use super::standby::Standby;
-use super::{HealthBoard, events, watch};
+use super::{HealthBoard, events, sockets, watch};
 use crate::channel_allocator;
 use crate::nvml::devices::Devices;
 use crate::runtime::{self, Actor, Addr, Cx, Overflow, Reply, Scope, SendError, Spec, Turn};
@@ -53,6 +53,13 @@ impl DraSettings {
         let mut drivers = vec![Driver::ComputeDomain];
         drivers.extend(self.gpus.then_some(Driver::Gpu));
         drivers
+    }
+
+    /// The service socket and the registration socket of a driver.
+    pub(super) fn sockets(&self, driver: Driver) -> (PathBuf, PathBuf) {
+        let (name, pod_uid) = (driver.name(), &self.pod_uid);
+        let service = sockets::service_path(&self.plugins_dir.join(name), name, pod_uid);
+        (service, sockets::registration_path(&self.registry_dir, name, pod_uid))
     }
 }
 

@@ -29,26 +29,6 @@ fn case_2_the_sockets_of_a_dead_agent_are_replaced() {
 }
 
 #[test]
-fn case_40_two_agents_overlap_and_both_answer() {
-    run(|| async {
-        let bed = Bed::new().await;
-        let old = bed.start().await;
-        let domain = bed.compute_domain("team", "green", json!({})).await;
-        let claim = bed.claim("c", &domain).await;
-        let ids = old.prepare_one(&claim).await.unwrap();
-        let mut settings = bed.settings();
-        settings.pod_uid = "another".into();
-        let new = bed.start_with(settings).await;
-        assert_eq!(new.registrations().len(), 4);
-        assert_eq!(new.prepare_one(&claim).await.unwrap(), ids);
-        assert_eq!(old.prepare_one(&claim).await.unwrap(), ids);
-        bed.kill(old).await;
-        new.unprepare(&claim).await.unwrap();
-        assert!(bed.cdi_files().is_empty());
-    });
-}
-
-#[test]
 fn a_graceful_end_takes_the_sockets_away_and_leaves_the_claims() {
     run(|| async {
         let mut bed = Bed::new().await;
@@ -141,5 +121,56 @@ fn case_45_both_health_services_follow_the_board() {
         let second = new.message().await.unwrap().unwrap().devices.remove(0);
         assert_eq!((second.health(), second.message.as_str()), (v1::HealthStatus::Unhealthy, "the daemon is down"));
         assert_eq!(old.message().await.unwrap().unwrap().devices[0].health(), v1alpha1::HealthStatus::Unhealthy);
+    });
+}
+
+#[test]
+fn a_probe_says_whether_the_kubelet_would_be_served() {
+    use heddle_actors::dra::HealthProbe;
+    use heddle_actors::runtime::Spec;
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_check_response::ServingStatus::{self, NotServing, Serving};
+    use tonic_health::pb::health_client::HealthClient;
+
+    run(|| async {
+        let bed = Bed::new().await;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        // It looks for the registration sockets where this test can break one while the agent lives.
+        let registry = bed.paths.os().join("looked-at");
+        std::fs::create_dir_all(&registry).unwrap();
+        let settings = heddle_actors::dra::DraSettings { registry_dir: registry.clone(), ..bed.settings() };
+        bed.runtime
+            .root()
+            .supervise(Spec::default(), move || Ok(HealthProbe::new(listener.try_clone().unwrap(), &settings)));
+        let endpoint = tonic::transport::Endpoint::from_shared(address).unwrap();
+        let channel = endpoint.connect().await.unwrap();
+        let check = async || -> ServingStatus {
+            let request = HealthCheckRequest::default();
+            HealthClient::new(channel.clone()).check(request).await.unwrap().into_inner().status()
+        };
+        assert_eq!(check().await, NotServing, "nobody listens");
+        let agent = bed.start().await;
+        let mut seen = Vec::new();
+        for socket in agent.registrations() {
+            assert_eq!(check().await, NotServing, "a socket is missing");
+            seen.push(registry.join(socket.file_name().unwrap()));
+            std::os::unix::fs::symlink(&socket, seen.last().unwrap()).unwrap();
+        }
+        assert_eq!(check().await, Serving);
+        let request = HealthCheckRequest { service: "another".into() };
+        let refused = HealthClient::new(channel.clone()).check(request).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::NotFound);
+
+        std::fs::remove_file(&seen[0]).unwrap();
+        let hung = std::os::unix::net::UnixListener::bind(&seen[0]).unwrap();
+        assert_eq!(check().await, NotServing, "accepted and never answered");
+        drop(hung);
+        std::fs::remove_file(&seen[0]).unwrap();
+        std::os::unix::fs::symlink(&agent.registrations()[0], &seen[0]).unwrap();
+        assert_eq!(check().await, Serving);
+        bed.kill(agent).await;
+        assert_eq!(check().await, NotServing, "nobody listens any more");
     });
 }
