@@ -56,6 +56,8 @@ pub mod reason {
         INVALID_CONFIG = "InvalidConfig";
         /// The claim is not allocated to this node and driver, or is another claim of the same name.
         CLAIM_MISMATCH = "ClaimMismatch";
+        /// A container uses claims of two ComputeDomains.
+        TWO_CHANNELS = "TwoChannelsInContainer";
         /// The claim names a ComputeDomain of another namespace.
         NAMESPACE_MISMATCH = "NamespaceMismatch";
         /// The ComputeDomain does not exist, or another one has its name.

@@ -39,7 +39,7 @@ enum Command {
     #[cfg(feature = "demo")]
     Bench(bench::Bench),
     /// Serve one node: claims, slots, GPUs and its IMEX daemon's domain
-    Agent(agent::Agent),
+    Agent(Box<agent::Agent>),
     /// Own the node's nvidia-imex process, so that it outlives agents
     ImexRunner(imex_runner::ImexRunner),
     /// Manage ComputeDomains and the membership of IMEX domains, once per cluster

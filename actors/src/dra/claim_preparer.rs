@@ -6,10 +6,11 @@ use std::rc::Rc;
 use heddle_core::claim::ClaimKey;
 use heddle_core::claim::checkpoint::PreparedDevice;
 use heddle_core::fault::{Class, Fault, reason};
+use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::context::{Cancel, Context, Driver, superseded};
-use super::prepare::{Done, Job, Stage};
-use super::{events, lookup, server};
+use super::prepare::{Job, Outcome, Stage};
+use super::{events, lookup, pods, server};
 use crate::channel_allocator;
 use crate::runtime::{self, Actor, Addr, Cx, Reply, Task};
 
@@ -21,12 +22,16 @@ pub(crate) type UnprepareReply = Reply<Result<(), Fault>>;
 /// What a [`ClaimPreparer`] is told.
 #[derive(Debug)]
 pub(crate) enum Message {
-    Prepare(PrepareReply),
+    Prepare {
+        /// Others of the same pod are asked for in the same call.
+        together: bool,
+        reply: PrepareReply,
+    },
     Unprepare(UnprepareReply),
     /// What a Prepare still waits for, in words.
     Missing(Reply<Fault>),
     /// A Prepare has ended.
-    Prepared(Box<Result<Done, Fault>>),
+    Prepared(Box<Outcome>),
     /// The claim's status has been written, or not.
     Shown,
     /// An Unprepare has ended.
@@ -36,7 +41,7 @@ pub(crate) enum Message {
 impl runtime::Message for Message {
     fn kind(&self) -> &'static str {
         match self {
-            Self::Prepare(_) => "Prepare",
+            Self::Prepare { .. } => "Prepare",
             Self::Unprepare(_) => "Unprepare",
             Self::Missing(_) => "Missing",
             Self::Prepared(_) => "Prepared",
@@ -54,6 +59,8 @@ pub(crate) struct ClaimPreparer {
     claim: ClaimKey,
     doing: Doing,
     stage: Rc<Cell<Stage>>,
+    /// The kubelet has asked for it together with others.
+    together: bool,
     /// Calls that were taken over all incarnations, for the server to know whether another is on its way.
     taken: Rc<Cell<u64>>,
 }
@@ -84,7 +91,7 @@ impl ClaimPreparer {
         claim: ClaimKey,
         taken: Rc<Cell<u64>>,
     ) -> Self {
-        Self { context, server, driver, claim, doing: Doing::Nothing, stage: Rc::default(), taken }
+        Self { context, server, driver, claim, doing: Doing::Nothing, stage: Rc::default(), together: false, taken }
     }
 
     fn prepare(&mut self, reply: PrepareReply, cx: &mut Cx<'_, Self>) {
@@ -127,12 +134,13 @@ impl ClaimPreparer {
         }
     }
 
-    fn prepared(&mut self, result: Result<Done, Fault>, cx: &mut Cx<'_, Self>) {
+    fn prepared(&mut self, outcome: Outcome, cx: &mut Cx<'_, Self>) {
+        let Outcome { checkpoint: result, claim } = outcome;
         let Doing::Preparing { waiting, undo, .. } = std::mem::replace(&mut self.doing, Doing::Nothing) else { return };
         let undone_meanwhile = !undo.is_empty();
         let answer = match &result {
             _ if undone_meanwhile => Err(superseded()),
-            Ok(done) => Ok(done.checkpoint.devices.clone()),
+            Ok(checkpoint) => Ok(checkpoint.devices.clone()),
             Err(fault) => Err(fault.clone()),
         };
         for reply in waiting {
@@ -141,26 +149,26 @@ impl ClaimPreparer {
         if undone_meanwhile {
             return self.begin_undo(undo, cx);
         }
-        match result {
-            Ok(Done { checkpoint, claim: Some(claim) }) => {
+        match (result, claim) {
+            (Ok(checkpoint), Some(claim)) => {
                 tracing::info!(claim = %self.claim, uid = self.claim.uid, driver = self.driver.name(), "prepared");
                 let client = self.context.client.clone();
                 let show = async move { lookup::show_prepared(&client, claim, &checkpoint).await };
                 self.doing = Doing::Showing(cx.spawn_then("status", show, |()| Message::Shown));
             }
-            Ok(_) => self.rest(),
-            Err(fault) => {
-                self.refused(&fault);
+            (Ok(_), None) => self.rest(),
+            (Err(fault), claim) => {
+                self.refused(&fault, claim.iter().flat_map(pods::of).collect());
                 self.rest();
             }
         }
     }
 
-    fn refused(&self, fault: &Fault) {
+    fn refused(&self, fault: &Fault, pods: Vec<ObjectReference>) {
         let (claim, uid, reason) = (&self.claim, &self.claim.uid, fault.reason);
         tracing::warn!(%claim, %uid, reason, driver = self.driver.name(), "not prepared: {fault}");
         if fault.class == Class::Permanent {
-            self.context.events.tell(events::Message::Refused { claim: claim.clone(), fault: fault.clone() });
+            self.context.events.tell(events::Message::Refused { claim: claim.clone(), pods, fault: fault.clone() });
         }
     }
 
@@ -220,6 +228,7 @@ impl ClaimPreparer {
             claim: self.claim.clone(),
             cancel: Cancel::default(),
             stage: self.stage.clone(),
+            together: self.together,
         }
     }
 }
@@ -236,8 +245,9 @@ impl Actor for ClaimPreparer {
 
     fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
         match message {
-            Message::Prepare(reply) => {
+            Message::Prepare { together, reply } => {
                 self.taken.set(self.taken.get() + 1);
+                self.together |= together;
                 self.prepare(reply, cx);
             }
             Message::Unprepare(reply) => {

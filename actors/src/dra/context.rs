@@ -16,6 +16,7 @@ use tokio::sync::{Notify, watch};
 use super::cdi_store::CdiStore;
 use super::checkpoint_store::CheckpointStore;
 use super::events;
+use super::neighbours::Neighbours;
 use crate::channel_allocator;
 use crate::nvml::devices::Devices;
 use crate::runtime::Addr;
@@ -51,6 +52,7 @@ pub(crate) struct Context {
     /// None until NVML was read once.
     pub(crate) inventory: watch::Sender<Option<Inventory>>,
     pub(crate) domains: Domains,
+    pub(crate) neighbours: Neighbours,
     /// Channels that were granted to claims whose Prepare is still under way, by claim UID: they may not be on disk yet.
     pub(crate) granted: RefCell<BTreeMap<String, Prepared>>,
 }

@@ -1,4 +1,4 @@
-//! Kubernetes Events on claims that cannot be prepared. Best effort, and never many.
+//! Kubernetes Events on claims that cannot be prepared, and on their pods. Best effort, and never many.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,6 +19,8 @@ const REPEAT: Duration = Duration::from_secs(300);
 const REMEMBERED: usize = 256;
 /// Longest note that the API server takes, in bytes.
 const NOTE: usize = 1024;
+/// Pods that are told of one claim. A claim has one, or a few that share it; 256 are possible.
+const PODS: usize = 8;
 /// An Event that takes longer is given up.
 const REQUEST: Duration = Duration::from_secs(5);
 
@@ -29,6 +31,8 @@ pub enum Message {
     Refused {
         /// The claim.
         claim: ClaimKey,
+        /// The pods that it is reserved for, as far as they are known.
+        pods: Vec<ObjectReference>,
         /// Why.
         fault: Fault,
     },
@@ -45,7 +49,7 @@ impl runtime::Message for Message {
     }
 }
 
-/// Writes Events on claims.
+/// Writes Events on claims and their pods.
 pub struct ClaimEvents {
     recorder: Recorder,
     said: BTreeMap<(String, &'static str), Instant>,
@@ -76,7 +80,7 @@ impl Actor for ClaimEvents {
     type Message = Message;
 
     fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
-        let Message::Refused { claim, fault } = message;
+        let Message::Refused { claim, pods, fault } = message;
         // One at a time: when the API server is slow, the newest attempts are worth no more than this one.
         let busy = self.in_flight.as_ref().is_some_and(|task| !task.is_finished());
         if busy || !self.is_news(&claim, &fault, Instant::now()) {
@@ -91,10 +95,12 @@ impl Actor for ClaimEvents {
                 action: "Prepare".into(),
                 secondary: None,
             };
-            match tokio::time::timeout(REQUEST, recorder.publish(&event, &reference(claim))).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::info!("an Event could not be written: {error}"),
-                Err(_) => tracing::info!("an Event could not be written in time"),
+            for about in std::iter::once(reference(claim)).chain(pods.into_iter().take(PODS)) {
+                match tokio::time::timeout(REQUEST, recorder.publish(&event, &about)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::info!("an Event could not be written: {error}"),
+                    Err(_) => tracing::info!("an Event could not be written in time"),
+                }
             }
             Ok(())
         }));

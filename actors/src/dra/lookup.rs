@@ -88,12 +88,12 @@ pub(crate) async fn show_prepared(client: &Client, mut claim: ResourceClaim, che
 }
 
 /// Why a request came to nothing.
-struct Why {
+pub(super) struct Why {
     text: String,
     conflict: bool,
 }
 
-async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Why> {
+pub(super) async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Why> {
     match tokio::time::timeout(REQUEST, request).await {
         Ok(Ok(found)) => Ok(found),
         Ok(Err(error)) => {
@@ -104,7 +104,7 @@ async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, 
     }
 }
 
-fn unavailable(kind: &str, name: &dyn std::fmt::Display, why: &Why) -> Fault {
+pub(super) fn unavailable(kind: &str, name: &dyn std::fmt::Display, why: &Why) -> Fault {
     let text: String = why.text.chars().take(300).collect();
     Fault::retryable(reason::API_UNAVAILABLE, format!("the API server could not be asked for {kind} {name}: {text}"))
 }

@@ -10,6 +10,8 @@ mod folder;
 pub mod front;
 mod health;
 pub(crate) mod lookup;
+mod neighbours;
+mod pods;
 mod prepare;
 mod probe;
 mod recovery;

@@ -11,7 +11,7 @@ use heddle_core::fault::{Fault, reason};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use super::context::{Cancel, Context, Driver, superseded, token};
-use super::lookup;
+use super::{lookup, pods};
 use crate::channel_allocator;
 use crate::runtime::{AskError, Reply, SendError};
 
@@ -26,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) claim: ClaimKey,
     pub(crate) cancel: Cancel,
     pub(crate) stage: Rc<Cell<Stage>>,
+    /// Other claims of the same pod are being prepared.
+    pub(crate) together: bool,
 }
 
 /// What a Prepare is waiting for.
@@ -42,17 +44,23 @@ pub(crate) enum Stage {
     Channel,
 }
 
-/// A claim that the kubelet can be answered.
+/// How a Prepare ended.
 #[derive(Clone, Debug)]
-pub(crate) struct Done {
-    pub(crate) checkpoint: Checkpoint,
+pub(crate) struct Outcome {
+    /// What the kubelet can be answered.
+    pub(crate) checkpoint: Result<Checkpoint, Fault>,
     /// The claim as it was read, if it was.
     pub(crate) claim: Option<ResourceClaim>,
 }
 
 impl Job {
     /// Prepares the claim, however long it takes.
-    pub(crate) async fn prepare(self) -> Result<Done, Fault> {
+    pub(crate) async fn prepare(self) -> Outcome {
+        let mut claim = None;
+        Outcome { checkpoint: self.try_to_prepare(&mut claim).await, claim }
+    }
+
+    async fn try_to_prepare(&self, claim: &mut Option<ResourceClaim>) -> Result<Checkpoint, Fault> {
         self.claim.check()?;
         let on_disk = self.context.store(self.driver)?.read(&self.claim.uid)?;
         if self.driver == Driver::Gpu && on_disk.is_none() {
@@ -69,25 +77,28 @@ impl Job {
             cdi_intact: false,
             demand: None,
             domain: None,
+            accompanied: false,
+            containers_checked: false,
             grant: None,
         };
-        let mut claim = None;
-        let result = self.run(&mut known, &mut claim).await;
+        let result = self.run(&mut known, claim).await;
         self.context.granted.borrow_mut().remove(&self.claim.uid);
         if result.is_err() && known.on_disk.as_ref().is_none_or(|c| c.held().is_none()) {
             // Nothing on disk tells of the channel, so no Unprepare would give it back.
             self.give_back(&known).await;
+            self.context.neighbours.go(&self.claim);
         }
         let checkpoint = result?;
         if let Some(facts) = &known.domain {
             self.context.domains.hold(facts, &self.claim);
         }
-        Ok(Done { checkpoint, claim })
+        Ok(checkpoint)
     }
 
     async fn run(&self, known: &mut Known, claim: &mut Option<ResourceClaim>) -> Result<Checkpoint, Fault> {
         loop {
             self.look_at_cdi(known)?;
+            self.look_around(known);
             match plan::next(known)? {
                 Step::Answer(_) => break,
                 step => self.step(step, known, claim).await?,
@@ -104,6 +115,14 @@ impl Job {
             self.context.cdi.keep(&file);
         }
         Ok(())
+    }
+
+    /// Whether another ComputeDomain may be used by a pod of the claim.
+    fn look_around(&self, known: &mut Known) {
+        if let Some(facts) = &known.domain {
+            let (namespace, uid) = (&self.claim.namespace, &facts.reference.uid);
+            known.accompanied = self.together || self.context.neighbours.has_other(namespace, uid);
+        }
     }
 
     async fn step(&self, step: Step, known: &mut Known, read: &mut Option<ResourceClaim>) -> Result<(), Fault> {
@@ -132,8 +151,16 @@ impl Job {
                     None => Some(self.cancel.or(lookup::compute_domain(client, namespace, &config)).await??),
                 };
             }
+            Step::CheckContainers(domain) => {
+                self.stage.set(Stage::Api);
+                let claim = read.as_ref().ok_or_else(superseded)?;
+                self.cancel.or(pods::check_containers(client, claim, &domain)).await??;
+                known.containers_checked = true;
+            }
             Step::Enter(facts) => {
                 self.stage.set(Stage::Channel);
+                // Before it is granted: of two that come at once, at least one sees the other.
+                self.context.neighbours.come(&self.claim, &facts.reference.uid);
                 let enter = |reply| {
                     let (claim, cd, mode) = (self.claim.clone(), facts.reference.clone(), facts.isolation);
                     channel_allocator::Message::Enter { claim, cd, mode, reply }
@@ -199,6 +226,7 @@ impl Job {
                 Undo::Leave { cd_uid } => self.leave(cd_uid).await,
             }
         }
+        self.context.neighbours.go(&self.claim);
         Ok(())
     }
 

@@ -109,7 +109,7 @@ impl Sockets {
         let registration = connect(&self.registration).await?;
         let info = RegistrationClient::new(registration).get_info(InfoRequest {}).await;
         let info = info.map_err(|status| failed(&self.registration, &status.message()))?.into_inner();
-        if info.name != self.driver.name() || PathBuf::from(&info.endpoint) != self.service {
+        if info.name != self.driver.name() || self.service.to_str() != Some(info.endpoint.as_str()) {
             return Err(failed(&self.registration, &format_args!("it is of {} at {}", info.name, info.endpoint)));
         }
         let nothing = NodePrepareResourcesRequest { claims: Vec::new() };

@@ -30,6 +30,9 @@ impl DraServer {
             let loaded = store.load()?;
             for checkpoint in loaded.checkpoints {
                 readable.insert(checkpoint.claim.uid.clone());
+                if let Some(cd) = &checkpoint.compute_domain {
+                    self.context.neighbours.come(&checkpoint.claim, &cd.uid);
+                }
                 let this_boot = boot_id.as_ref().is_ok_and(|id| *id == checkpoint.boot_id);
                 if let Some(file) = cdi::file(&checkpoint)?.filter(|_| this_boot) {
                     known.insert(file.name);

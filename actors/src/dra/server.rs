@@ -17,6 +17,7 @@ use super::checkpoint_store::CheckpointStore;
 use super::claim_preparer::{self, ClaimPreparer, PrepareReply, UnprepareReply};
 use super::context::{Context, Domains, Driver};
 use super::endpoint::Endpoint;
+use super::neighbours::Neighbours;
 use super::standby::Standby;
 use super::{HealthBoard, events, sockets, watch};
 use crate::channel_allocator;
@@ -72,6 +73,8 @@ pub enum Message {
         driver: Driver,
         /// The claim.
         claim: ClaimKey,
+        /// Others of the same pod are asked for in the same call.
+        together: bool,
         /// Where the answer goes.
         reply: PrepareReply,
     },
@@ -224,6 +227,7 @@ impl DraServer {
             events,
             inventory: tokio::sync::watch::Sender::new(inventory),
             domains: Domains::default(),
+            neighbours: Neighbours::default(),
             granted: RefCell::default(),
         };
         Ok(Self {
@@ -369,8 +373,8 @@ impl Actor for DraServer {
         };
         match message {
             Message::Turn => self.take_over(cx)?,
-            Message::Prepare { driver, claim, reply } => {
-                self.tell_preparer(driver, claim, claim_preparer::Message::Prepare(reply), cx);
+            Message::Prepare { driver, claim, together, reply } => {
+                self.tell_preparer(driver, claim, claim_preparer::Message::Prepare { together, reply }, cx);
             }
             Message::Unprepare { driver, claim, reply } => {
                 self.tell_preparer(driver, claim, claim_preparer::Message::Unprepare(reply), cx);

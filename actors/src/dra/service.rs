@@ -30,9 +30,10 @@ pub(crate) struct Plugin {
 impl Plugin {
     /// An answer for each claim, in parallel and in time: one that is missing fails the whole call.
     async fn prepare_all(&self, claims: Vec<ClaimKey>) -> BTreeMap<String, Result<Vec<PreparedDevice>, String>> {
+        let together = claims.len() > 1;
         let each = claims.into_iter().map(|claim| async move {
             let uid = claim.uid.clone();
-            (uid, self.prepare(claim).await.map_err(|fault| text(&fault)))
+            (uid, self.prepare(claim, together).await.map_err(|fault| text(&fault)))
         });
         futures::future::join_all(each).await.into_iter().collect()
     }
@@ -45,9 +46,9 @@ impl Plugin {
         futures::future::join_all(each).await.into_iter().collect()
     }
 
-    async fn prepare(&self, claim: ClaimKey) -> Result<Vec<PreparedDevice>, Fault> {
+    async fn prepare(&self, claim: ClaimKey, together: bool) -> Result<Vec<PreparedDevice>, Fault> {
         let (driver, key) = (self.driver, claim.clone());
-        let asked = self.server.ask(|reply| Message::Prepare { driver, claim, reply });
+        let asked = self.server.ask(|reply| Message::Prepare { driver, claim, together, reply });
         match tokio::time::timeout(DEADLINE, asked).await {
             Ok(answer) => answer?,
             Err(_) => Err(self.too_late("prepared", &key).await),

@@ -23,9 +23,9 @@ impl Standby {
     /// Answers or keeps what only the acting agent may do; gives back what is done all the same.
     pub(super) fn hear(&mut self, message: Message, context: &Context) -> Option<Message> {
         match message {
-            Message::Prepare { driver, claim, reply } => match standing(context, driver, &claim) {
+            Message::Prepare { driver, claim, together, reply } => match standing(context, driver, &claim) {
                 Some(devices) => reply.send(Ok(devices)),
-                None => self.keep(Message::Prepare { driver, claim, reply }),
+                None => self.keep(Message::Prepare { driver, claim, together, reply }),
             },
             Message::Unprepare { .. } => self.keep(message),
             Message::Missing { reply, .. } => reply.send(Fault::retryable(
@@ -75,6 +75,8 @@ fn standing(context: &Context, driver: Driver, claim: &ClaimKey) -> Option<Vec<P
         entry_verified: false,
         demand: None,
         domain: None,
+        accompanied: false,
+        containers_checked: false,
         grant: None,
     })
 }

@@ -7,6 +7,7 @@ use crate::fault::{Fault, reason};
 pub mod cdi;
 pub mod checkpoint;
 pub mod compute_domain;
+pub mod containers;
 pub mod plan;
 pub mod rebuild;
 pub mod request;

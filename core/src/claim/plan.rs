@@ -67,6 +67,11 @@ pub struct Known {
     pub demand: Option<Demand>,
     /// Its ComputeDomain.
     pub domain: Option<DomainFacts>,
+    /// A pod of the claim may use another ComputeDomain too: several claims were asked for at once, or another
+    /// ComputeDomain of the namespace has claims on this node.
+    pub accompanied: bool,
+    /// No container of its pods does.
+    pub containers_checked: bool,
     /// What entering came to.
     pub grant: Option<Grant>,
 }
@@ -82,6 +87,8 @@ pub enum Step {
     GetClaim,
     /// Find the ComputeDomain that the config names, in the claim's namespace.
     GetComputeDomain(ChannelConfig),
+    /// Look at the pods of the claim: no container may use two ComputeDomains.
+    CheckContainers(ComputeDomainRef),
     /// Enter the ComputeDomain's channel, however long it takes.
     Enter(DomainFacts),
     /// Put this on disk.
@@ -153,6 +160,9 @@ fn channel(known: &Known) -> Result<Step, Fault> {
              every channel of a shared IMEX domain would include those of others"
         );
         return Err(Fault::permanent(reason::INVALID_CONFIG, message));
+    }
+    if known.accompanied && !known.containers_checked && known.grant.is_none() {
+        return Ok(Step::CheckContainers(domain.reference.clone()));
     }
     let Some(grant) = &known.grant else { return Ok(Step::Enter(domain.clone())) };
     let preparing = record(known, demand, domain, grant)?;

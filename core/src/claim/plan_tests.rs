@@ -31,6 +31,8 @@ fn start(driver: &'static str) -> Known {
         cdi_intact: false,
         demand: None,
         domain: None,
+        accompanied: false,
+        containers_checked: false,
         grant: None,
     }
 }
@@ -88,6 +90,10 @@ impl World {
                     isolation: self.isolation,
                     allocation: self.allocation,
                 });
+            }
+            Step::CheckContainers(_) => {
+                self.requests.push("pod");
+                known.containers_checked = true;
             }
             Step::Enter(domain) => {
                 self.entered.insert(domain.reference.uid);
@@ -157,6 +163,20 @@ fn the_channel_is_entered_before_anything_is_written_and_the_checkpoint_frames_t
         ["GetClaim", "GetComputeDomain", "Enter", "Write Preparing", "WriteCdi", "Write Prepared", "Answer"]
     );
     world.check_answer();
+}
+
+#[test]
+fn pods_are_read_only_where_one_may_use_two_compute_domains() {
+    for (accompanied, requests) in
+        [(false, &["claim", "computedomain"][..]), (true, &["claim", "computedomain", "pod"])]
+    {
+        let mut world = World::new(7);
+        assert!(world.prepare(Known { accompanied, ..start(names::DRIVER) }, 50));
+        world.check_answer();
+        assert_eq!(world.requests, requests);
+        assert!(world.prepare(Known { accompanied, ..start(names::DRIVER) }, 50));
+        assert_eq!(world.requests, requests, "what is prepared is answered without the API");
+    }
 }
 
 #[test]

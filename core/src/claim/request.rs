@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, DeviceAllocationResult, ResourceClaim};
+use k8s_openapi::api::resource::v1::{
+    DeviceAllocationConfiguration, DeviceAllocationResult, DeviceRequestAllocationResult, ResourceClaim,
+};
 use serde_json::Value;
 
 use super::ClaimKey;
@@ -68,15 +70,25 @@ pub fn devices(claim: &ResourceClaim, key: &ClaimKey, driver: &str, node: &str) 
         let (pool, device) = (&other.pool, &other.device);
         return Err(mismatch(format!("holds {device} of {pool}, this is node {node}")));
     }
-    Ok(ours
-        .into_iter()
-        .map(|result| Allocated {
-            request: result.request.clone(),
-            pool: result.pool.clone(),
-            device: result.device.clone(),
-            share_id: result.share_id.clone(),
-        })
-        .collect())
+    Ok(ours.into_iter().map(allocated).collect())
+}
+
+fn allocated(result: &DeviceRequestAllocationResult) -> Allocated {
+    Allocated {
+        request: result.request.clone(),
+        pool: result.pool.clone(),
+        device: result.device.clone(),
+        share_id: result.share_id.clone(),
+    }
+}
+
+/// The ComputeDomain that a claim is of: its UID, and what to call it. None if the claim holds no slot, or could never be
+/// prepared.
+pub fn compute_domain(claim: &ResourceClaim) -> Option<(String, String)> {
+    let slots = allocation(claim)?.results.iter().flatten().filter(|result| result.driver == names::DRIVER);
+    let config = channel_config(claim, &ClaimKey::default(), &slots.map(allocated).collect::<Vec<_>>()).ok()?;
+    let name = config.compute_domain.unwrap_or_else(|| config.domain_id.clone());
+    Some((config.domain_id, name))
 }
 
 /// The one channel config of all `devices` of the claim.
@@ -242,6 +254,16 @@ mod tests {
         for (configs, expected) in rows {
             assert_eq!(domain_of(&claim(vec![slot("channel")], configs.clone())).unwrap(), expected, "{configs:?}");
         }
+    }
+
+    #[test]
+    fn another_claim_tells_its_compute_domain_or_none() {
+        let of = |claim: &ResourceClaim| compute_domain(claim).map(|(uid, _)| uid);
+        let green = || vec![config("FromClaim", &[], GREEN)];
+        assert_eq!(of(&claim(vec![slot("channel")], green())).as_deref(), Some(GREEN));
+        assert_eq!(of(&claim(vec![result("gpu", names::GPU_DRIVER, "n1", "gpu-1")], green())), None);
+        assert_eq!(of(&claim(vec![slot("channel")], vec![])), None);
+        assert_eq!(of(&ResourceClaim::default()), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One node's kubelet side, without a kubelet: real sockets, files and API, and an allocator that does as it is told.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -134,12 +134,33 @@ impl Bed {
         std::mem::take(&mut self.requests.lock().unwrap())
     }
 
-    /// A pod on this node that uses a claim, made after the claim was reserved for it.
+    /// A pod on this node whose one container uses a claim, made after the claim was reserved for it.
     pub async fn pod(&self, name: &str, claim: &str) {
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team", "name": name}, "spec": {
-            "resourceClaims": [{"name": "channel", "resourceClaimName": claim}],
-            "containers": [{"name": "main", "image": "i", "resources": {"claims": [{"name": "channel"}]}}]}});
+        self.pod_of(name, json!({"containers": [uses("main", &[claim])]})).await;
+    }
+
+    /// A pod on this node, made after the claims that its containers use were reserved for it.
+    pub async fn pod_of(&self, name: &str, mut spec: Value) {
+        let kinds = ["initContainers", "containers"];
+        let containers: Vec<_> =
+            kinds.iter().flat_map(|kind| spec[kind].as_array().cloned().unwrap_or_default()).collect();
+        let used = containers.iter().flat_map(|container| container["resources"]["claims"].as_array().unwrap());
+        let used: BTreeSet<_> = used.map(|claim| claim["name"].as_str().unwrap().to_owned()).collect();
+        spec["resourceClaims"] = used.iter().map(|claim| json!({"name": claim, "resourceClaimName": claim})).collect();
+        let pod =
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team", "name": name}, "spec": spec});
         let made = self.create("v1", "pods", pod).await;
+        for claim in used {
+            self.reserve(&claim, name, &made["metadata"]["uid"]).await;
+        }
+        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"kind": "Node", "name": NODE}});
+        let path = format!("/{name}/binding");
+        self.send(http::Method::POST, "v1", "pods", Some("team"), &path, binding).await;
+        self.requests();
+    }
+
+    async fn reserve(&self, claim: &str, pod: &str, uid: &Value) {
         let claims = kube::Api::<ResourceClaim>::namespaced(self.client.clone(), "team");
         let mut reserved =
             serde_json::to_value(claims.get(claim).await.unwrap().status.unwrap()).unwrap()["reservedFor"]
@@ -147,13 +168,9 @@ impl Bed {
                 .cloned()
                 .unwrap_or_default();
         reserved.retain(|consumer| consumer["uid"] != POD_UID);
-        reserved.push(json!({"resource": "pods", "name": name, "uid": made["metadata"]["uid"]}));
+        reserved.push(json!({"resource": "pods", "name": pod, "uid": uid}));
         let patch = kube::api::Patch::Merge(json!({"status": {"reservedFor": reserved}}));
         claims.patch_status(claim, &kube::api::PatchParams::default(), &patch).await.unwrap();
-        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
-            "target": {"kind": "Node", "name": NODE}});
-        let path = format!("/{name}/binding");
-        self.send(http::Method::POST, "v1", "pods", Some("team"), &path, binding).await;
     }
 
     pub async fn create(&self, api_version: &str, plural: &str, object: Value) -> Value {
@@ -201,6 +218,15 @@ impl Bed {
     pub async fn claim_with(&self, name: &str, driver: &str, devices: &[&str], config: Value) -> Claim {
         let requests = json!([{"name": "channel", "exactly": {"deviceClassName": names::CHANNEL_DEVICE_CLASS,
             "allocationMode": "ExactCount", "count": devices.len()}}]);
+        let results = devices
+            .iter()
+            .map(|device| json!({"request": "channel", "driver": driver, "pool": NODE, "device": device}));
+        let config = json!([{"source": "FromClaim", "opaque": {"driver": names::DRIVER, "parameters": config}}]);
+        self.claim_of(name, requests, json!({"results": results.collect::<Vec<_>>(), "config": config})).await
+    }
+
+    /// A claim with these requests and this allocation, reserved for a pod that there need not be.
+    pub async fn claim_of(&self, name: &str, requests: Value, allocation: Value) -> Claim {
         let made = self
             .create(
                 "resource.k8s.io/v1",
@@ -210,13 +236,7 @@ impl Bed {
             )
             .await;
         let mut allocated = made;
-        let results: Vec<_> = devices
-            .iter()
-            .map(|device| json!({"request": "channel", "driver": driver, "pool": NODE, "device": device}))
-            .collect();
-        allocated["status"] = json!({
-            "allocation": {"devices": {"results": results, "config": [
-                {"source": "FromClaim", "opaque": {"driver": names::DRIVER, "parameters": config}}]}},
+        allocated["status"] = json!({"allocation": {"devices": allocation},
             "reservedFor": [{"resource": "pods", "name": "p", "uid": POD_UID}]});
         let path = format!("/{name}/status");
         let made =
@@ -345,6 +365,12 @@ impl Bed {
         }
         nodes
     }
+}
+
+/// A container that uses these claims.
+pub fn uses(name: &str, claims: &[&str]) -> Value {
+    let claims: Vec<_> = claims.iter().map(|claim| json!({"name": claim})).collect();
+    json!({"name": name, "image": "i", "resources": {"claims": claims}})
 }
 
 fn note(requests: &Mutex<Vec<(Verb, String)>>, request: &Request) {

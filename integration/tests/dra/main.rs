@@ -4,6 +4,7 @@ mod bed;
 mod claims;
 mod kubelet;
 mod restart;
+mod sharing;
 mod slices;
 mod sockets;
 mod update;
