@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use heddle_core::api::DomainKind;
-use heddle_core::fault::Fault;
+use heddle_core::fault::{Fault, reason};
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_core::{names, slices};
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
@@ -111,6 +111,9 @@ pub struct SlicePublisher {
     /// What we wrote last and what the server made of it, by driver: a server that does not know a field drops it, and
     /// would otherwise be written to for ever.
     accepted: BTreeMap<String, (Vec<Device>, Option<Vec<Device>>)>,
+    /// Whether the server keeps taints; not known before the first of them, and asked anew after each list, for the server
+    /// may be another one by then.
+    keeps_taints: Option<bool>,
 }
 
 /// Whether slots are offered.
@@ -119,8 +122,35 @@ enum Slots {
     Unknown,
     /// They are.
     Offered(Vec<Device>),
-    /// They are not.
-    Withdrawn,
+    /// They were, and are not: these have taints.
+    Tainted(Vec<Device>),
+    /// They never were: a node that is coming up, or that has no driver.
+    Withheld,
+}
+
+/// Why slots cannot be used.
+struct Hindrance {
+    /// From [`reason`].
+    reason: &'static str,
+    text: String,
+    /// It does not pass in seconds.
+    lasting: bool,
+}
+
+/// Whether slots can be used, by all that is known of the node.
+fn hindrance(inventory: &Inventory, usable: &Usable) -> Option<Hindrance> {
+    if let Err(text) = inventory.channels_usable() {
+        return Some(Hindrance { reason: reason::NO_CHANNELS, text, lasting: true });
+    }
+    if usable.usable {
+        return None;
+    }
+    let lasting = matches!(inventory.fabric, Fabric::Unhealthy(_));
+    let reason = match inventory.fabric {
+        Fabric::Unhealthy(_) | Fabric::Pending(_) => reason::FABRIC_UNHEALTHY,
+        Fabric::None | Fabric::Ready(_) => reason::DAEMON_NOT_READY,
+    };
+    Some(Hindrance { reason, text: usable.reason.clone(), lasting })
 }
 
 impl SlicePublisher {
@@ -139,34 +169,40 @@ impl SlicePublisher {
             pausing: None,
             failures: 0,
             accepted: BTreeMap::new(),
+            keeps_taints: None,
         }
     }
 
-    /// Offers slots, withdraws them, or waits with that.
+    /// Offers slots, taints them, or waits with that.
     fn decide(&mut self, cx: &mut Cx<'_, Self>) {
         let (Some(inventory), Some(usable)) = (&self.inventory, &self.usable) else { return };
-        if usable.usable {
-            self.slots = Slots::Offered(slices::slots(self.settings.slots, &inventory.fabric, usable.kind));
-            self.end_grace();
-            return;
-        }
-        // A fabric that cannot be used does not come back by itself in seconds.
-        let fabric = matches!(inventory.fabric, Fabric::Unhealthy(_));
-        let offered = match &self.slots {
-            Slots::Offered(_) => true,
-            Slots::Unknown => self.found_slots(),
-            Slots::Withdrawn => false,
+        let slots = slices::slots(self.settings.slots, &inventory.fabric, usable.kind);
+        let Some(hindrance) = hindrance(inventory, usable) else {
+            self.slots = Slots::Offered(slots);
+            return self.end_grace();
         };
-        if fabric || !offered {
-            if offered {
-                tracing::warn!("slots are withdrawn: {}", usable.reason);
+        match &self.slots {
+            Slots::Withheld => {}
+            Slots::Unknown if !self.found_slots() => self.slots = Slots::Withheld,
+            Slots::Tainted(_) => self.taint(slots, &hindrance),
+            Slots::Unknown | Slots::Offered(_) if hindrance.lasting => {
+                self.end_grace();
+                self.taint(slots, &hindrance);
             }
-            self.slots = Slots::Withdrawn;
-            self.end_grace();
-        } else if self.grace.is_none() {
-            tracing::info!(grace = ?self.settings.grace, "slots cannot be used at the moment: {}", usable.reason);
-            self.grace = Some(cx.after(self.settings.grace, Message::GraceOver));
+            Slots::Unknown | Slots::Offered(_) if self.grace.is_none() => {
+                tracing::info!(grace = ?self.settings.grace, "slots cannot be used at the moment: {}", hindrance.text);
+                self.grace = Some(cx.after(self.settings.grace, Message::GraceOver));
+            }
+            Slots::Unknown | Slots::Offered(_) => {}
         }
+    }
+
+    fn taint(&mut self, mut slots: Vec<Device>, hindrance: &Hindrance) {
+        if !matches!(self.slots, Slots::Tainted(_)) {
+            tracing::warn!("slots are offered to nobody any more: {}", hindrance.text);
+        }
+        slices::taint_slots(&mut slots, hindrance.reason);
+        self.slots = Slots::Tainted(slots);
     }
 
     fn end_grace(&mut self) {
@@ -176,10 +212,11 @@ impl SlicePublisher {
     }
 
     fn grace_over(&mut self) {
+        let (Some(inventory), Some(usable)) = (&self.inventory, &self.usable) else { return };
         // A timer that was cancelled too late finds the slots usable again.
-        if self.grace.take().is_some() && self.usable.as_ref().is_some_and(|usable| !usable.usable) {
-            tracing::warn!("slots are withdrawn: {}", self.usable.as_ref().map_or("", |usable| &usable.reason));
-            self.slots = Slots::Withdrawn;
+        if let (Some(_), Some(hindrance)) = (self.grace.take(), hindrance(inventory, usable)) {
+            let slots = slices::slots(self.settings.slots, &inventory.fabric, usable.kind);
+            self.taint(slots, &hindrance);
         }
     }
 
@@ -189,14 +226,18 @@ impl SlicePublisher {
 
     /// What should be published for a driver; none while that is not known.
     fn desired(&self, driver: Driver) -> Option<Vec<Device>> {
-        match driver {
+        let mut devices = match driver {
             Driver::ComputeDomain => match &self.slots {
-                Slots::Unknown => None,
-                Slots::Offered(devices) => Some(devices.clone()),
-                Slots::Withdrawn => Some(Vec::new()),
+                Slots::Unknown => return None,
+                Slots::Offered(devices) | Slots::Tainted(devices) => devices.clone(),
+                Slots::Withheld => Vec::new(),
             },
-            Driver::Gpu => self.inventory.as_ref().map(slices::gpus),
+            Driver::Gpu => slices::gpus(self.inventory.as_ref()?),
+        };
+        if self.keeps_taints == Some(false) {
+            slices::withdraw_tainted(&mut devices);
         }
+        Some(devices)
     }
 
     /// Begins the writes that are needed, one round at a time.
@@ -223,11 +264,18 @@ impl SlicePublisher {
         self.writing = true;
         self.deleted.clear();
         let (client, node) = (self.settings.client.clone(), self.settings.node_name.clone());
-        cx.spawn_then("write", write::run(client, node, changes), Message::Written);
+        let ask = self.keeps_taints.is_none();
+        cx.spawn_then("write", write::run(client, node, changes, ask), Message::Written);
     }
 
     fn written(&mut self, outcome: Outcome, cx: &mut Cx<'_, Self>) {
         self.writing = false;
+        if let Some(kept) = outcome.keeps_taints {
+            if !kept && self.keeps_taints.is_none() {
+                tracing::info!("this API server keeps no device taints: what cannot be used is withdrawn instead");
+            }
+            self.keeps_taints = Some(kept);
+        }
         let published = self.published.get_or_insert_default();
         for (sent, stored) in outcome.stored {
             let stored_devices = stored.spec.devices.clone();
@@ -261,7 +309,10 @@ impl SlicePublisher {
         match event {
             watcher::Event::Init => self.listing.clear(),
             watcher::Event::InitApply(slice) => drop(self.listing.insert(name(&slice), slice)),
-            watcher::Event::InitDone => self.published = Some(std::mem::take(&mut self.listing)),
+            watcher::Event::InitDone => {
+                self.published = Some(std::mem::take(&mut self.listing));
+                self.keeps_taints = None;
+            }
             watcher::Event::Apply(slice) => {
                 if let Some(published) = &mut self.published {
                     published.insert(name(&slice), slice);
@@ -282,22 +333,16 @@ impl SlicePublisher {
 
     fn show_health(&self) {
         let (Some(inventory), Some(usable)) = (&self.inventory, &self.usable) else { return };
-        let slots = (0..self.settings.slots.min(names::MAX_SLOTS)).map(|id| DeviceHealth {
-            device: slices::slot_name(id),
-            healthy: usable.usable,
-            message: if usable.usable { String::new() } else { usable.reason.clone() },
-        });
+        let hindrance = hindrance(inventory, usable).map(|hindrance| hindrance.text);
+        let slots = (0..self.settings.slots.min(names::MAX_SLOTS))
+            .map(|id| DeviceHealth::of(slices::slot_name(id), hindrance.clone()));
         self.settings.health.show(Driver::ComputeDomain, slots.collect());
         let gpus = inventory.gpus.iter().map(|gpu| {
-            let unhealthy = match &gpu.fabric {
+            let fabric = match &gpu.fabric {
                 Fabric::Unhealthy(why) => Some(why.clone()),
                 _ => None,
             };
-            DeviceHealth {
-                device: slices::gpu_name(gpu),
-                healthy: unhealthy.is_none(),
-                message: unhealthy.unwrap_or_default(),
-            }
+            DeviceHealth::of(slices::gpu_name(gpu), gpu.trouble().or(fabric))
         });
         self.settings.health.show(Driver::Gpu, gpus.collect());
     }

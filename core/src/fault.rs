@@ -80,6 +80,8 @@ pub mod reason {
         CHANNELS_EXHAUSTED = "ChannelsExhausted";
         /// Objects disagree about a channel; nothing is re-numbered by itself.
         CHANNEL_CLASH = "ChannelClash";
+        /// The kernel module of the node serves no IMEX channel that could be given away.
+        NO_CHANNELS = "NoImexChannels";
         /// The node's own files (CDI, checkpoint, device list) could not be read or written.
         NODE_IO = "NodeIO";
         /// The API server could not be asked.

@@ -27,6 +27,13 @@ pub struct DeviceHealth {
     pub message: String,
 }
 
+impl DeviceHealth {
+    /// A device that can be used, unless there is a reason why not.
+    pub(crate) fn of(device: String, trouble: Option<String>) -> Self {
+        Self { device, healthy: trouble.is_none(), message: trouble.unwrap_or_default() }
+    }
+}
+
 /// The health of all devices of a node, written by the SlicePublisher and read by every stream of the kubelet.
 #[derive(Clone, Debug)]
 pub struct HealthBoard {
@@ -49,6 +56,11 @@ impl HealthBoard {
             *shown = devices;
             changed
         });
+    }
+
+    /// What is shown.
+    pub fn shown(&self, driver: Driver) -> Vec<DeviceHealth> {
+        self.of(driver).borrow().clone()
     }
 
     fn of(&self, driver: Driver) -> &watch::Sender<Vec<DeviceHealth>> {

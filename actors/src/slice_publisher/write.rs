@@ -25,6 +25,8 @@ pub struct Outcome {
     pub(super) stored: Vec<(Vec<Device>, ResourceSlice)>,
     /// Names of removed slices.
     pub(super) removed: Vec<String>,
+    /// Whether the server keeps taints, if it was asked. If it does not, nothing that has some was written.
+    pub(super) keeps_taints: Option<bool>,
     pub(super) failed: Option<Failure>,
 }
 
@@ -38,15 +40,51 @@ pub(super) enum Failure {
     Other(String),
 }
 
-pub(super) async fn run(client: Client, node: String, changes: Vec<Change>) -> Outcome {
+/// Writes the changes. With `ask`, a first one with taints is tried without effect: a server that drops them would offer
+/// what must not be given to anybody.
+pub(super) async fn run(client: Client, node: String, changes: Vec<Change>, ask: bool) -> Outcome {
     let mut outcome = Outcome::default();
     for change in changes {
+        if ask && outcome.keeps_taints.is_none() && has_taints(&change) {
+            match keeps_taints(&client, &change).await {
+                Ok(kept) => outcome.keeps_taints = Some(kept),
+                Err(failure) => outcome.failed = Some(failure),
+            }
+            if outcome.keeps_taints != Some(true) {
+                break;
+            }
+        }
         if let Err(failure) = apply(&client, &node, change, &mut outcome).await {
             outcome.failed = Some(failure);
             break;
         }
     }
     outcome
+}
+
+fn has_taints(change: &Change) -> bool {
+    match change {
+        Change::Create(slice) | Change::Update(slice) => tainted(slice),
+        Change::Delete { .. } => false,
+    }
+}
+
+fn tainted(slice: &ResourceSlice) -> bool {
+    slice.spec.devices.iter().flatten().any(|device| device.taints.is_some())
+}
+
+async fn keeps_taints(client: &Client, change: &Change) -> Result<bool, Failure> {
+    let api: Api<ResourceSlice> = Api::all(client.clone());
+    let parameters = PostParams { dry_run: true, field_manager: Some(names::AGENT.into()) };
+    let stored = match change {
+        Change::Create(slice) => within(api.create(&parameters, slice)).await?,
+        Change::Update(slice) => {
+            let name = slice.metadata.name.as_deref().unwrap_or_default();
+            within(api.replace(name, &parameters, slice)).await?
+        }
+        Change::Delete { .. } => return Ok(true),
+    };
+    Ok(tainted(&stored))
 }
 
 async fn apply(client: &Client, node: &str, change: Change, outcome: &mut Outcome) -> Result<(), Failure> {

@@ -67,10 +67,16 @@ pub fn gate(
         }
         Err(why) => return wait(reason::DAEMON_NOT_READY, why.clone()),
     }
-    if node.status.as_ref().is_none_or(|status| status.channel_count == 0) {
+    // Channel 0 is never given away.
+    let count = node.status.as_ref().map_or(0, |status| status.channel_count);
+    if count < 2 {
         return wait(
-            reason::NODE_IO,
-            "the number of IMEX channels of this node is not known yet (/proc/driver/nvidia/params)".into(),
+            reason::NO_CHANNELS,
+            format!(
+                "this node has {count} IMEX channels (ImexChannelCount in /proc/driver/nvidia/params) or their number has \
+                 not been read yet; load the NVIDIA kernel module with NVreg_ImexChannelCount of 2 or more, the same on all \
+                 nodes of the clique"
+            ),
         );
     }
     Gate::Open { domain: needed }
@@ -119,6 +125,8 @@ mod tests {
         let fabric = || Some(Fabric::Ready(clique()));
         let mut uncounted = member(&shared);
         uncounted.status = None;
+        let mut only_channel_0 = member(&shared);
+        only_channel_0.status.as_mut().unwrap().channel_count = 1;
         let mut unassigned = member(&shared);
         unassigned.spec.domain = None;
         for (fabric, node, ready, expected) in [
@@ -129,7 +137,8 @@ mod tests {
             (fabric(), Some(member("exclusive-x")), Ok("x"), reason::DOMAIN_PENDING),
             (fabric(), Some(member(&shared)), Ok("exclusive-x"), reason::DAEMON_NOT_READY),
             (fabric(), Some(member(&shared)), Err("INIT_GPU"), reason::DAEMON_NOT_READY),
-            (fabric(), Some(uncounted), Ok(shared.as_str()), reason::NODE_IO),
+            (fabric(), Some(uncounted), Ok(shared.as_str()), reason::NO_CHANNELS),
+            (fabric(), Some(only_channel_0), Ok(shared.as_str()), reason::NO_CHANNELS),
         ] {
             match decide(IsolationMode::Channel, fabric, node, ready) {
                 Gate::Wait(fault) => assert_eq!(fault.reason, expected, "{fault}"),

@@ -7,15 +7,12 @@ use serde_json::{Value, json};
 use super::resource::{Catalog, Resource};
 use super::{openapi, scale};
 
-/// The version that the server says it has.
-const VERSION: (&str, &str) = ("1", "36");
-
 /// The answer at a path that names no objects.
-pub fn answer(catalog: &Catalog, path: &str) -> Option<Value> {
+pub fn answer(catalog: &Catalog, minor: u32, path: &str) -> Option<Value> {
     let parts = path.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>();
     match parts.as_slice() {
         [] => Some(json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]})),
-        ["version"] => Some(version()),
+        ["version"] => Some(version(minor)),
         ["api"] => Some(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
         ["apis"] => Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups(catalog)})),
         ["api", version] => resources(catalog, "", version),
@@ -28,12 +25,11 @@ pub fn answer(catalog: &Catalog, path: &str) -> Option<Value> {
     }
 }
 
-fn version() -> Value {
-    let (major, minor) = VERSION;
+fn version(minor: u32) -> Value {
     json!({
-        "major": major,
-        "minor": minor,
-        "gitVersion": format!("v{major}.{minor}.0-heddle"),
+        "major": "1",
+        "minor": minor.to_string(),
+        "gitVersion": format!("v1.{minor}.0-heddle"),
         "gitCommit": "",
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",

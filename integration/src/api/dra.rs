@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::names::{is_dns_label, is_dns_subdomain};
 use super::resource::Resource;
 use super::status::FieldError;
+use super::taints;
 
 const MAX_DEVICES: usize = 128;
 /// Where a device has taints or consumes counters.
@@ -168,6 +169,7 @@ fn devices(devices: &[Value], errors: &mut Vec<FieldError>) {
             errors.push(FieldError::duplicate(format!("{path}.name"), &device["name"]));
         }
         limit(&device["taints"], &format!("{path}.taints"), MAX_TAINTS, errors);
+        taints::check(&device["taints"], &format!("{path}.taints"), errors);
         attributes(device, &path, errors);
     }
 }

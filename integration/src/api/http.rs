@@ -62,7 +62,10 @@ where
         if matches!(head.uri.path(), "/healthz" | "/livez" | "/readyz") {
             return Ok(Response::new(Body::from("ok")));
         }
-        let found = discovery::answer(&server.store().catalog, head.uri.path());
+        let found = {
+            let store = server.store();
+            discovery::answer(&store.catalog, store.minor, head.uri.path())
+        };
         return ok(found.ok_or_else(status::no_such_path)?.to_string().into());
     };
     request.user_agent = text(header::USER_AGENT);

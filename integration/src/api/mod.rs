@@ -43,6 +43,7 @@ mod shape;
 mod status;
 mod store;
 mod table;
+mod taints;
 mod watch;
 mod write;
 

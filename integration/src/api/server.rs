@@ -22,11 +22,13 @@ pub struct Options {
     pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     /// Makes UIDs and generated names the same in every run.
     pub seed: Option<u64>,
+    /// The release of Kubernetes that it plays, `1.<minor>`, as far as the releases differ in what they keep.
+    pub minor: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { history: 16_384, clock: Box::new(Timestamp::now), seed: None }
+        Self { history: 16_384, clock: Box::new(Timestamp::now), seed: None, minor: 36 }
     }
 }
 

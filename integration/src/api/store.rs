@@ -58,6 +58,7 @@ pub struct Store {
     uids: HashMap<String, (GroupResource, Key)>,
     dependents: HashMap<String, BTreeSet<(GroupResource, Key)>>,
     population: HashMap<String, usize>,
+    pub(super) minor: u32,
     pub(super) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     random: fastrand::Rng,
 }
@@ -76,6 +77,7 @@ impl Store {
             uids: HashMap::new(),
             dependents: HashMap::new(),
             population: HashMap::new(),
+            minor: options.minor,
             clock: Arc::from(options.clock),
             random: options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed),
         }

@@ -8,7 +8,7 @@ use super::resource::Resource;
 use super::status::{self, FieldError, Outcome};
 use super::store::{Key, Store, owners};
 use super::watch::Object;
-use super::{crd, defaults, dra, names, shape};
+use super::{crd, defaults, dra, names, shape, taints};
 
 /// How a write is meant.
 #[derive(Clone, Debug, Default)]
@@ -211,6 +211,7 @@ impl Store {
                     crd::check(object, &self.now())
                 } else {
                     dra::drop_deallocated(resource, object);
+                    taints::admit(resource, object, self.minor, &self.now());
                     dra::check(resource, object, old)
                 }
             }

@@ -65,6 +65,11 @@ pub struct Agent {
 
 impl Bed {
     pub async fn new() -> Self {
+        Self::on(Options::default()).await
+    }
+
+    /// On this API server.
+    pub async fn on(options: Options) -> Self {
         // In memory where that is possible: the tests start hundreds of agents, and each syncs its files.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let paths = NodePaths::new(dir.path());
@@ -72,7 +77,7 @@ impl Bed {
         for folder in [paths.plugins(), paths.registry(), paths.cdi(), paths.cdi_static(), paths.state(), random] {
             std::fs::create_dir_all(folder).unwrap();
         }
-        let server = ApiServer::new(Options::default());
+        let server = ApiServer::new(options);
         let client = server.client();
         let requests = Arc::<Mutex<Vec<_>>>::default();
         let bed = Self {
