@@ -84,6 +84,8 @@ pub mod reason {
         NO_CHANNELS = "NoImexChannels";
         /// The node's own files (CDI, checkpoint, device list) could not be read or written.
         NODE_IO = "NodeIO";
+        /// A claim's checkpoint is not as it was written; it is in quarantine.
+        CHECKPOINT_CORRUPT = "CheckpointCorrupt";
         /// The API server could not be asked.
         API_UNAVAILABLE = "ApiUnavailable";
         /// Another call for the same claim is under way, or has undone it.

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use heddle_core::claim::cdi::{self, CdiFile};
 use heddle_core::fault::Fault;
 
-use super::folder::{Durability, Folder};
+use super::folder::{Durability, Folder, Found};
 
 /// The CDI directory, as far as it is ours.
 #[derive(Clone, Debug)]
@@ -28,7 +28,8 @@ impl CdiStore {
     /// A fatal fault if it cannot be written: no claim could be prepared.
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         // Device numbers are of one boot, and every Prepare compares the file: nothing here must outlive a power cut.
-        let folder = Folder::new(path, Durability::ThisBoot);
+        // Container runtimes must be able to read it.
+        let folder = Folder::new(path, Durability::ThisBoot, 0o755);
         folder.check("CDI", "--cdi-dir")?;
         Ok(Self { folder, kept: Rc::default() })
     }
@@ -40,6 +41,17 @@ impl CdiStore {
     /// Our files that are there now.
     pub(crate) fn found(&self) -> Result<BTreeSet<String>, Fault> {
         Ok(self.folder.names()?.into_iter().filter(|name| cdi::is_ours(name)).collect())
+    }
+
+    /// The unguessable part of the name that the claim's file has already, if there is one.
+    pub(crate) fn token_of(&self, uid: &str) -> Result<Option<String>, Fault> {
+        let found = self.found()?;
+        Ok(found.iter().find_map(|name| cdi::token_of(name, uid)).map(str::to_owned))
+    }
+
+    /// Removes what writes that were cut off have left.
+    pub(crate) fn sweep(&self) -> Result<(), Fault> {
+        self.folder.sweep(cdi::is_ours)
     }
 
     /// Whether the file is there, byte for byte.
@@ -67,19 +79,28 @@ impl CdiStore {
 
     /// Removes every file of a claim of which nothing else is known.
     pub(crate) fn remove_all_of(&self, uid: &str) -> Result<(), Fault> {
-        let names: Vec<String> =
-            self.kept.borrow().keys().filter(|name| cdi::token_of(name, uid).is_some()).cloned().collect();
-        names.iter().try_for_each(|name| self.remove(name))
+        let mut names: BTreeSet<String> = self.kept.borrow().keys().cloned().collect();
+        // Of a claim whose checkpoint is lost nothing may be kept, and yet its file be there.
+        names.extend(self.found()?);
+        names.iter().filter(|name| cdi::token_of(name, uid).is_some()).try_for_each(|name| self.remove(name))
     }
 
-    /// The file's bytes.
+    /// The file's bytes; none if there is no file, or something else in its place.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Fault> {
-        self.folder.read(name)
+        Ok(self.folder.read(name)?.and_then(|found| match found {
+            Found::File(bytes) => Some(bytes),
+            Found::Other(_) => None,
+        }))
     }
 
-    /// Puts back what is missing or not as it was; says what.
+    /// Puts back what is missing or not as it was, the directory included; says what.
     pub(crate) fn repair(&self) -> Vec<String> {
         let mut repaired = Vec::new();
+        match self.folder.create() {
+            Ok(false) => {}
+            Ok(true) => repaired.push(self.folder.path().display().to_string()),
+            Err(fault) => tracing::warn!("the CDI directory is gone and could not be made anew: {fault}"),
+        }
         for (name, contents) in &*self.kept.borrow() {
             if self.is_on_disk(name, contents) {
                 continue;
@@ -93,7 +114,7 @@ impl CdiStore {
     }
 
     fn is_on_disk(&self, name: &str, contents: &[u8]) -> bool {
-        self.folder.read(name).is_ok_and(|found| found.as_deref() == Some(contents))
+        self.read(name).is_ok_and(|found| found.as_deref() == Some(contents))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use heddle_core::claim::checkpoint::{Checkpoint, DecodeError};
 use heddle_core::fault::{Fault, reason};
 
-use super::folder::{Durability, Folder};
+use super::folder::{Durability, Folder, Found};
 
 /// The checkpoints of one driver. Every call goes to the disk: during a rolling update another agent may have written.
 #[derive(Clone, Debug)]
@@ -14,7 +14,18 @@ pub(crate) struct CheckpointStore {
     quarantine: Folder,
 }
 
-/// All that was found on disk at start.
+/// What is remembered of a claim.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// Nothing.
+    None,
+    /// This.
+    Checkpoint(Box<Checkpoint>),
+    /// Something was, but it is corrupt and in quarantine now.
+    Quarantined,
+}
+
+/// All that was found on disk.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     /// The readable ones.
@@ -31,10 +42,10 @@ impl CheckpointStore {
     /// # Errors
     /// A fatal fault if it cannot be written: no claim could be prepared.
     pub(crate) fn open(state: &Path, driver: &str) -> Result<Self, Fault> {
-        let store = Self {
-            folder: Folder::new(state.join("claims").join(driver), Durability::Durable),
-            quarantine: Folder::new(state.join("quarantine"), Durability::Durable),
-        };
+        // For the agent's eyes only.
+        let folder = |path| Folder::new(path, Durability::Durable, 0o700);
+        let store =
+            Self { folder: folder(state.join("claims").join(driver)), quarantine: folder(state.join("quarantine")) };
         for folder in [&store.folder, &store.quarantine] {
             // What cannot be made cannot be written either; the check finds the words for it.
             let _ = folder.create();
@@ -43,17 +54,21 @@ impl CheckpointStore {
         Ok(store)
     }
 
+    /// Makes the folder anew if somebody has removed it; says whether that was so.
+    pub(crate) fn make_anew(&self) -> Result<bool, Fault> {
+        self.folder.create()
+    }
+
     /// Reads everything; what is corrupt goes to the quarantine folder, where a person can look at it.
     pub(crate) fn load(&self) -> Result<Loaded, Fault> {
         let mut loaded = Loaded::default();
+        // Of a write that was cut off, the file itself is as it was before.
+        self.folder.sweep(|target| uid_of(target).is_some())?;
         for name in self.folder.names()? {
-            let Some(uid) = name.strip_suffix(".json").filter(|uid| !uid.starts_with('.')) else {
-                // A write that a crash cut off: the file of that name is as it was before.
-                self.folder.remove(&name)?;
-                continue;
-            };
-            let Some(bytes) = self.folder.read(&name)? else { continue };
-            match decode(uid, &bytes) {
+            // What else there is in the folder, such as a `lost+found`, is not ours.
+            let Some(uid) = uid_of(&name) else { continue };
+            let Some(found) = self.folder.read(&name)? else { continue };
+            match decode(uid, &found) {
                 Ok(checkpoint) => loaded.checkpoints.push(checkpoint),
                 Err(DecodeError::Newer(version)) => {
                     tracing::error!(
@@ -64,8 +79,7 @@ impl CheckpointStore {
                     loaded.newer.push(uid.to_owned());
                 }
                 Err(DecodeError::Corrupt(why)) => {
-                    tracing::error!(claim = uid, "this claim's checkpoint is corrupt and goes to quarantine: {why}");
-                    self.folder.move_to(&name, &self.quarantine, &name)?;
+                    self.put_aside(uid, &why)?;
                     loaded.quarantined.push(uid.to_owned());
                 }
             }
@@ -74,24 +88,25 @@ impl CheckpointStore {
     }
 
     /// What is remembered of a claim.
-    pub(crate) fn read(&self, uid: &str) -> Result<Option<Checkpoint>, Fault> {
-        let name = file_name(uid);
-        let Some(bytes) = self.folder.read(&name)? else { return Ok(None) };
-        match decode(uid, &bytes) {
-            Ok(checkpoint) => Ok(Some(checkpoint)),
+    pub(crate) fn read(&self, uid: &str) -> Result<Memory, Fault> {
+        let Some(found) = self.folder.read(&file_name(uid))? else { return Ok(Memory::None) };
+        match decode(uid, &found) {
+            Ok(checkpoint) => Ok(Memory::Checkpoint(Box::new(checkpoint))),
             Err(error @ DecodeError::Newer(_)) => Err(Fault::retryable(reason::NODE_IO, error)),
-            Err(DecodeError::Corrupt(why)) => {
-                tracing::error!(claim = uid, "this claim's checkpoint is corrupt and goes to quarantine: {why}");
-                self.folder.move_to(&name, &self.quarantine, &name)?;
-                Ok(None)
-            }
+            Err(DecodeError::Corrupt(why)) => self.put_aside(uid, &why).map(|()| Memory::Quarantined),
         }
     }
 
     /// What is remembered of a claim, if it can be read; nothing is changed, for another agent may be at work.
     pub(crate) fn peek(&self, uid: &str) -> Option<Checkpoint> {
-        let bytes = self.folder.read(&file_name(uid)).ok()??;
-        decode(uid, &bytes).ok()
+        let found = self.folder.read(&file_name(uid)).ok()??;
+        decode(uid, &found).ok()
+    }
+
+    fn put_aside(&self, uid: &str, why: &str) -> Result<(), Fault> {
+        tracing::error!(claim = uid, "this claim's checkpoint goes to quarantine: {why}");
+        let name = file_name(uid);
+        self.folder.move_to(&name, &self.quarantine, &name)
     }
 
     /// Remembers it, whatever happens after the call returns.
@@ -105,12 +120,20 @@ impl CheckpointStore {
     }
 }
 
-fn decode(uid: &str, bytes: &[u8]) -> Result<Checkpoint, DecodeError> {
-    let checkpoint = Checkpoint::decode(bytes)?;
+fn decode(uid: &str, found: &Found) -> Result<Checkpoint, DecodeError> {
+    let checkpoint = match found {
+        Found::File(bytes) => Checkpoint::decode(bytes)?,
+        Found::Other(what) => return Err(DecodeError::Corrupt(what.clone())),
+    };
     if checkpoint.claim.uid != uid {
         return Err(DecodeError::Corrupt(format!("it is of claim {}", checkpoint.claim.uid)));
     }
     Ok(checkpoint)
+}
+
+/// The UID of the claim whose checkpoint has this name.
+fn uid_of(name: &str) -> Option<&str> {
+    name.strip_suffix(".json").filter(|uid| !uid.is_empty() && !uid.starts_with('.'))
 }
 
 fn file_name(uid: &str) -> String {
@@ -153,8 +176,8 @@ mod tests {
         store.remove("b").unwrap();
         let store = CheckpointStore::open(state.path(), "d").unwrap();
         assert_eq!(store.load().unwrap().checkpoints, [checkpoint("a")]);
-        assert_eq!(store.read("a").unwrap(), Some(checkpoint("a")));
-        assert_eq!(store.read("b").unwrap(), None);
+        assert_eq!(store.read("a").unwrap(), Memory::Checkpoint(Box::new(checkpoint("a"))));
+        assert_eq!(store.read("b").unwrap(), Memory::None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::rc::Rc;
 
+use heddle_core::claim::checkpoint::Checkpoint;
 use heddle_core::claim::plan::{DomainFacts, NodeFacts};
 use heddle_core::claim::{ClaimKey, Grant, Prepared};
 use heddle_core::fault::{Fault, reason};
@@ -14,7 +15,7 @@ use kube::Client;
 use tokio::sync::{Notify, watch};
 
 use super::cdi_store::CdiStore;
-use super::checkpoint_store::CheckpointStore;
+use super::checkpoint_store::{CheckpointStore, Memory};
 use super::events;
 use super::neighbours::Neighbours;
 use crate::channel_allocator;
@@ -83,6 +84,18 @@ impl Context {
             let (claim_uid, cd_uid) = (claim_uid.to_owned(), facts.reference.uid.clone());
             let held = Prepared { claim_uid: claim_uid.clone(), cd_uid, channel: *channel, domain: domain.clone() };
             self.granted.borrow_mut().insert(claim_uid, held);
+        }
+    }
+
+    /// What is remembered of a claim. What is corrupt counts for nothing, and is told to people.
+    pub(crate) fn remembered(&self, driver: Driver, claim: &ClaimKey) -> Result<Option<Checkpoint>, Fault> {
+        match self.store(driver)?.read(&claim.uid)? {
+            Memory::Checkpoint(checkpoint) => Ok(Some(*checkpoint)),
+            Memory::None => Ok(None),
+            Memory::Quarantined => {
+                self.events.tell(events::Message::Quarantined { claims: vec![claim.uid.clone()] });
+                Ok(None)
+            }
         }
     }
 

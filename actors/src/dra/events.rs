@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use heddle_core::claim::ClaimKey;
-use heddle_core::fault::Fault;
+use heddle_core::fault::{Fault, reason};
 use heddle_core::names;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -36,21 +36,30 @@ pub enum Message {
         /// Why.
         fault: Fault,
     },
+    /// Checkpoints are corrupt; all that is known of their claims is the UIDs.
+    Quarantined {
+        /// UIDs of the claims.
+        claims: Vec<String>,
+    },
 }
 
 impl runtime::Message for Message {
     fn kind(&self) -> &'static str {
-        "Refused"
+        match self {
+            Self::Refused { .. } => "Refused",
+            Self::Quarantined { .. } => "Quarantined",
+        }
     }
 
-    /// What is refused is said again at the next attempt.
+    /// What is refused is said again at the next attempt; what is in quarantine is in the log too.
     fn overflow(&self) -> Overflow {
         Overflow::DropOldest
     }
 }
 
-/// Writes Events on claims and their pods.
+/// Writes Events on claims and their pods, and on the node where the claim is not known.
 pub struct ClaimEvents {
+    node: String,
     recorder: Recorder,
     said: BTreeMap<(String, &'static str), Instant>,
     in_flight: Option<runtime::Task>,
@@ -60,7 +69,8 @@ impl ClaimEvents {
     /// For the agent of `node`.
     pub fn new(client: Client, node: &str) -> Self {
         let reporter = Reporter { controller: names::AGENT.into(), instance: Some(node.to_owned()) };
-        Self { recorder: Recorder::new(client, reporter), said: BTreeMap::new(), in_flight: None }
+        let recorder = Recorder::new(client, reporter);
+        Self { node: node.to_owned(), recorder, said: BTreeMap::new(), in_flight: None }
     }
 
     /// Whether it is time to say this, of this claim.
@@ -80,31 +90,69 @@ impl Actor for ClaimEvents {
     type Message = Message;
 
     fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
-        let Message::Refused { claim, pods, fault } = message;
+        let (claim, pods, fault) = match message {
+            Message::Refused { claim, pods, fault } => (claim, pods, fault),
+            Message::Quarantined { claims } => {
+                // Rare, and said by nobody again: it does not wait for others.
+                let about = vec![node_reference(&self.node)];
+                cx.spawn("event", publish(self.recorder.clone(), about, "Recover", quarantined(&claims)));
+                return Ok(());
+            }
+        };
         // One at a time: when the API server is slow, the newest attempts are worth no more than this one.
         let busy = self.in_flight.as_ref().is_some_and(|task| !task.is_finished());
         if busy || !self.is_news(&claim, &fault, Instant::now()) {
             return Ok(());
         }
-        let recorder = self.recorder.clone();
-        self.in_flight = Some(cx.spawn("event", async move {
-            let event = Event {
-                type_: EventType::Warning,
-                reason: fault.reason.into(),
-                note: Some(cut(&fault.message)),
-                action: "Prepare".into(),
-                secondary: None,
-            };
-            for about in std::iter::once(reference(claim)).chain(pods.into_iter().take(PODS)) {
-                match tokio::time::timeout(REQUEST, recorder.publish(&event, &about)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::info!("an Event could not be written: {error}"),
-                    Err(_) => tracing::info!("an Event could not be written in time"),
-                }
-            }
-            Ok(())
-        }));
+        let about = std::iter::once(reference(claim)).chain(pods.into_iter().take(PODS)).collect();
+        self.in_flight = Some(cx.spawn("event", publish(self.recorder.clone(), about, "Prepare", fault)));
         Ok(())
+    }
+}
+
+async fn publish(
+    recorder: Recorder,
+    about: Vec<ObjectReference>,
+    action: &'static str,
+    fault: Fault,
+) -> Result<(), Fault> {
+    let event = Event {
+        type_: EventType::Warning,
+        reason: fault.reason.into(),
+        note: Some(cut(&fault.message)),
+        action: action.into(),
+        secondary: None,
+    };
+    for about in about {
+        match tokio::time::timeout(REQUEST, recorder.publish(&event, &about)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::info!("an Event could not be written: {error}"),
+            Err(_) => tracing::info!("an Event could not be written in time"),
+        }
+    }
+    Ok(())
+}
+
+fn quarantined(claims: &[String]) -> Fault {
+    Fault::retryable(
+        reason::CHECKPOINT_CORRUPT,
+        format!(
+            "{} checkpoints of claims were corrupt and are in the folder quarantine of the agent's state directory; what the \
+             claims hold is taken from the API and their CDI files; look at the node's disk; UIDs of the claims: {}",
+            claims.len(),
+            claims.join(", ")
+        ),
+    )
+}
+
+/// As the kubelet refers to its node: Events of a node carry its name for a UID.
+fn node_reference(node: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Node".into()),
+        name: Some(node.to_owned()),
+        uid: Some(node.to_owned()),
+        ..ObjectReference::default()
     }
 }
 

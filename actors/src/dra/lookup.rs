@@ -18,7 +18,7 @@ use crate::cause;
 /// A request takes milliseconds. After this long the kubelet is told that the API server does not answer, while there
 /// is time left to tell it.
 const REQUEST: Duration = Duration::from_secs(10);
-/// Pause before the node's object is asked for again.
+/// Pause before what lost claims wait for is asked for again.
 const NODE_RETRY: Duration = Duration::from_secs(2);
 /// Writes of a claim's status that meet another writer's are tried anew so often; the status is for people.
 const STATUS_ATTEMPTS: u32 = 4;
@@ -55,11 +55,24 @@ pub(crate) async fn compute_domain(
 
 /// The status of the node's own object, however long it takes to get it.
 pub(crate) async fn node_status(client: &Client, node: &str) -> IMEXNodeStatus {
+    let api = Api::<IMEXNode>::all(client.clone());
+    let found = persist("IMEXNode", || api.get_opt(node)).await;
+    found.and_then(|node| node.status).unwrap_or_default()
+}
+
+/// All claims of the cluster, however long it takes to get them: the API server finds none by UID.
+pub(crate) async fn all_claims(client: &Client) -> Vec<ResourceClaim> {
+    let api = Api::<ResourceClaim>::all(client.clone());
+    let parameters = ListParams::default();
+    persist("ResourceClaims", || api.list(&parameters)).await.items
+}
+
+async fn persist<T, F: Future<Output = kube::Result<T>>>(what: &str, request: impl Fn() -> F) -> T {
     loop {
-        match within(Api::<IMEXNode>::all(client.clone()).get_opt(node)).await {
-            Ok(found) => return found.and_then(|node| node.status).unwrap_or_default(),
+        match within(request()).await {
+            Ok(found) => return found,
             Err(why) => {
-                tracing::warn!("the claims' lost checkpoints wait for IMEXNode {node}: {}", why.text);
+                tracing::warn!("the claims of lost checkpoints wait for the {what}: {}", why.text);
                 tokio::time::sleep(NODE_RETRY).await;
             }
         }

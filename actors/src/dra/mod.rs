@@ -12,6 +12,7 @@ mod health;
 pub(crate) mod lookup;
 mod neighbours;
 mod pods;
+mod point;
 mod prepare;
 mod probe;
 mod recovery;
@@ -20,6 +21,7 @@ mod server;
 mod service;
 mod sockets;
 mod standby;
+mod temporary;
 mod watch;
 
 pub use context::Driver;

@@ -62,7 +62,12 @@ impl Job {
 
     async fn try_to_prepare(&self, claim: &mut Option<ResourceClaim>) -> Result<Checkpoint, Fault> {
         self.claim.check()?;
-        let on_disk = self.context.store(self.driver)?.read(&self.claim.uid)?;
+        let on_disk = self.context.remembered(self.driver, &self.claim)?;
+        // The checkpoint may be lost and its CDI file not: a second one beside it would be nobody's.
+        let token = match self.context.cdi.token_of(&self.claim.uid)? {
+            Some(token) if on_disk.is_none() => token,
+            _ => token()?,
+        };
         if self.driver == Driver::Gpu && on_disk.is_none() {
             self.stage.set(Stage::Inventory);
             self.cancel.or(self.context.inventory_known()).await?;
@@ -71,7 +76,7 @@ impl Job {
             claim: self.claim.clone(),
             driver: self.driver.name(),
             node: self.context.node_facts()?,
-            token: token()?,
+            token,
             on_disk,
             entry_verified: false,
             cdi_intact: false,
@@ -199,7 +204,7 @@ impl Job {
             tracing::warn!("asked to unprepare what is no claim: {fault}");
             return Ok(());
         }
-        let on_disk = self.context.store(self.driver)?.read(&self.claim.uid)?;
+        let on_disk = self.context.remembered(self.driver, &self.claim)?;
         self.undo(on_disk).await
     }
 

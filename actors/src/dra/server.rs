@@ -1,7 +1,7 @@
 //! The agent's face to the kubelet: sockets, registration, and one preparer per claim.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use heddle_core::api::IMEXNodeStatus;
 use heddle_core::claim::ClaimKey;
 use heddle_core::fault::{Class, Fault, reason};
 use heddle_core::inventory::Inventory;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Client;
 
 use super::cdi_store::CdiStore;
@@ -22,10 +23,10 @@ use super::standby::Standby;
 use super::{HealthBoard, events, sockets, watch};
 use crate::channel_allocator;
 use crate::nvml::devices::Devices;
-use crate::runtime::{self, Actor, Addr, Cx, Overflow, Reply, Scope, SendError, Spec, Turn};
+use crate::runtime::{self, Actor, Addr, Cx, Overflow, Reply, Scope, SendError, Spec, Task, Turn};
 
-/// Pause before a socket that could not be put back is tried again.
-const SOCKET_RETRY: Duration = Duration::from_secs(1);
+/// Pause before a socket or folder that could not be put back is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What a [`DraServer`] is told of its node.
 #[derive(Clone, Debug)]
@@ -105,8 +106,13 @@ pub enum Message {
     },
     /// From the inventory.
     Inventory(Inventory),
-    /// The node's own object, by which lost checkpoints are made anew.
-    Rebuild(Box<IMEXNodeStatus>),
+    /// By which lost checkpoints are made anew.
+    Rebuild {
+        /// The node's own object.
+        status: Box<IMEXNodeStatus>,
+        /// All claims that exist.
+        claims: Vec<ResourceClaim>,
+    },
     /// From the ChannelAllocator: it has been built anew and does not know what the claims hold.
     Restore,
     /// No other agent acts for the node any more: this one does.
@@ -139,7 +145,7 @@ impl runtime::Message for Message {
             Self::Missing { .. } => "Missing",
             Self::Registered { .. } => "Registered",
             Self::Inventory(_) => "Inventory",
-            Self::Rebuild(_) => "Rebuild",
+            Self::Rebuild { .. } => "Rebuild",
             Self::Restore => "Restore",
             Self::Turn => "Turn",
             Self::FilesChanged => "FilesChanged",
@@ -180,20 +186,22 @@ pub struct DraDependencies {
 /// Owns the sockets of all drivers and finds the preparer of a claim.
 pub struct DraServer {
     pub(super) context: Rc<Context>,
-    settings: DraSettings,
+    pub(super) settings: DraSettings,
     health: HealthBoard,
     claims: Scope,
-    preparers: BTreeMap<(Driver, String), Preparer>,
+    pub(super) preparers: BTreeMap<(Driver, String), Preparer>,
     endpoints: Vec<Endpoint>,
     turn: Turn,
     /// While another agent acts for the node.
     standby: Option<Standby>,
-    /// Claims whose checkpoints are lost, by UID, with their CDI files. While there are any, the ChannelAllocator is told
-    /// nothing, and so leaves nothing: their containers may run.
-    pub(super) lost: BTreeMap<String, String>,
+    /// UIDs of claims whose checkpoints are lost. While there are any, a new ChannelAllocator is told nothing, and so
+    /// leaves nothing: their containers may run.
+    pub(super) lost: BTreeSet<String>,
+    /// What tells of the lost claims is being asked for.
+    pub(super) seeking: Option<Task>,
 }
 
-struct Preparer {
+pub(super) struct Preparer {
     address: Addr<claim_preparer::Message>,
     scope: Scope,
     /// Calls that were sent to it.
@@ -239,7 +247,8 @@ impl DraServer {
             endpoints: Vec::new(),
             turn,
             standby: None,
-            lost: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            seeking: None,
         })
     }
 
@@ -263,7 +272,10 @@ impl DraServer {
     }
 
     fn watch(&self, cx: &mut Cx<'_, Self>) {
-        let mut folders = vec![self.context.cdi.path().to_owned(), self.settings.registry_dir.clone()];
+        let state = &self.settings.state_dir;
+        // Not the checkpoints themselves: each is read before it is used, and the agent writes them all the time.
+        let mut folders = vec![state.clone(), state.join("claims")];
+        folders.extend([self.context.cdi.path().to_owned(), self.settings.registry_dir.clone()]);
         folders.extend(self.settings.drivers().iter().map(|driver| self.settings.plugins_dir.join(driver.name())));
         let me = cx.address();
         cx.spawn("watch", async move {
@@ -273,10 +285,16 @@ impl DraServer {
     }
 
     fn files_changed(&mut self, cx: &mut Cx<'_, Self>) {
-        for name in self.context.cdi.repair() {
-            tracing::warn!(file = name, "a CDI file was wiped and is put back");
-        }
         let mut failed = false;
+        if self.standby.is_none() {
+            if let Err(fault) = self.guard_state(cx) {
+                tracing::warn!("the folder of the claims' checkpoints is gone: {fault}");
+                failed = true;
+            }
+            for name in self.context.cdi.repair() {
+                tracing::warn!(file = name, "a CDI file was wiped and is put back");
+            }
+        }
         for endpoint in self.endpoints.iter_mut().filter(|endpoint| !endpoint.stands()) {
             match endpoint.open(cx) {
                 Ok(()) => tracing::warn!(driver = endpoint.driver().name(), "a socket was gone and is put back"),
@@ -287,7 +305,7 @@ impl DraServer {
             }
         }
         if failed {
-            cx.after(SOCKET_RETRY, Message::FilesChanged);
+            cx.after(RETRY, Message::FilesChanged);
         }
     }
 
@@ -377,6 +395,8 @@ impl Actor for DraServer {
                 self.tell_preparer(driver, claim, claim_preparer::Message::Prepare { together, reply }, cx);
             }
             Message::Unprepare { driver, claim, reply } => {
+                // It undoes whatever there is; nothing must come back after it.
+                self.lost.remove(&claim.uid);
                 self.tell_preparer(driver, claim, claim_preparer::Message::Unprepare(reply), cx);
             }
             Message::Missing { driver, uid, reply } => {
@@ -393,14 +413,13 @@ impl Actor for DraServer {
             Message::Inventory(inventory) => {
                 let before = self.context.inventory.send_replace(Some(inventory));
                 if before != *self.context.inventory.borrow()
-                    && let Err(fault) = self.renew_files()
+                    && let Err(fault) = self.renew_files(cx)
                 {
                     tracing::warn!("the claims' files could not be looked at after a change of the driver: {fault}");
                 }
             }
-            Message::Rebuild(status) => self.rebuild(&status)?,
-            Message::Restore if !self.lost.is_empty() => {}
-            Message::Restore => self.restore()?,
+            Message::Rebuild { status, claims } => self.rebuild(&status, &claims, cx)?,
+            Message::Restore => self.restore(cx)?,
             Message::FilesChanged => self.files_changed(cx),
             Message::Leftover { driver, claim } => {
                 tracing::info!(%claim, uid = claim.uid, "a claim that is gone is undone");

@@ -34,7 +34,7 @@ impl Standby {
             )),
             Message::Inventory(inventory) => drop(context.inventory.send_replace(Some(inventory))),
             // Of nothing that this server has begun.
-            Message::Rebuild(_) | Message::Restore | Message::Leftover { .. } | Message::AtRest { .. } => {}
+            Message::Rebuild { .. } | Message::Restore | Message::Leftover { .. } | Message::AtRest { .. } => {}
             Message::Turn | Message::Registered { .. } | Message::FilesChanged => return Some(message),
         }
         None

@@ -29,6 +29,11 @@ pub fn is_ours(file_name: &str) -> bool {
     parts(file_name).is_some_and(|(uid, _)| !uid.is_empty())
 }
 
+/// Name of the file of the claim `uid` whose unguessable part is `token`.
+pub fn file_name(uid: &str, token: &str) -> String {
+    format!("{}{uid}-{token}.json", file_prefix())
+}
+
 /// The unguessable part of a file name, if the file is of this claim.
 pub fn token_of<'a>(file_name: &'a str, uid: &str) -> Option<&'a str> {
     parts(file_name).filter(|(found, _)| *found == uid).map(|(_, token)| token)
@@ -66,7 +71,7 @@ pub fn file(checkpoint: &Checkpoint) -> Result<Option<CdiFile>, Fault> {
         "devices": [{"name": device, "containerEdits": edits(checkpoint.channel.as_ref())}],
     });
     Ok(Some(CdiFile {
-        name: format!("{}{uid}-{token}.json", file_prefix()),
+        name: file_name(uid, token),
         contents: format!("{spec}\n").into_bytes(),
         id: format!("{}/{}={device}", names::CDI_VENDOR, names::CDI_CLASS),
     }))

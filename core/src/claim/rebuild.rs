@@ -1,103 +1,120 @@
-//! What can be known of a claim whose checkpoint is lost: its CDI file tells the channel, the node's own object tells
-//! whose channel that is.
+//! What can be known of a claim whose checkpoint is lost: the claim itself and the node's own object tell its channel;
+//! where the claim cannot tell, its CDI file does, if it is as it was written.
 
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::Value;
 
-use super::ClaimKey;
-use super::cdi;
 use super::checkpoint::{ChannelRecord, Checkpoint, State};
-use crate::api::{ComputeDomainRef, IMEXNodeStatus};
+use super::{ClaimKey, cdi, request};
+use crate::api::{AllocationMode, ChannelConfig, ComputeDomainRef, IMEXNodeStatus, NodeChannel};
 use crate::names;
 
-/// A checkpoint that holds what the claim `uid` may still use, so that nobody else is given it before the claim is
-/// undone; none if the CDI file tells nothing. It is `Preparing`, so that a Prepare reads the claim anew.
-pub fn checkpoint(
-    uid: &str,
-    boot_id: &str,
-    file_name: &str,
-    contents: &[u8],
-    node: &IMEXNodeStatus,
-) -> Option<Checkpoint> {
-    let token = cdi::token_of(file_name, uid)?.to_owned();
+/// What is left of a claim.
+#[derive(Clone, Copy, Debug)]
+pub struct Traces<'a> {
+    /// UID of the claim.
+    pub uid: &'a str,
+    /// The claim, if it exists.
+    pub claim: Option<&'a ResourceClaim>,
+    /// Status of the node's own object.
+    pub node: &'a IMEXNodeStatus,
+    /// Name of the node.
+    pub node_name: &'a str,
+    /// This boot.
+    pub boot_id: &'a str,
+    /// The major that channels have now, if it is known.
+    pub major: Option<u32>,
+    /// Name and bytes of the CDI file, if there is one.
+    pub file: Option<(&'a str, &'a [u8])>,
+    /// An unguessable part for the CDI file's name, if there is none yet.
+    pub token: &'a str,
+}
+
+/// A checkpoint that holds what the claim may still use, so that nobody else is given it before the claim is undone;
+/// none if nothing tells. It is `Preparing`, so that a Prepare reads the claim anew.
+pub fn checkpoint(traces: &Traces<'_>) -> Option<Checkpoint> {
+    let asked = traces.claim.and_then(|claim| asked(traces, claim));
+    by_claim(traces, asked.as_ref()).or_else(|| by_file(traces, asked.as_ref()))
+}
+
+/// The config of a claim that holds slots of this node.
+fn asked(traces: &Traces<'_>, claim: &ResourceClaim) -> Option<ChannelConfig> {
+    let key = key(traces);
+    let devices = request::devices(claim, &key, names::DRIVER, traces.node_name).ok()?;
+    request::channel_config(claim, &key, &devices).ok()
+}
+
+fn by_claim(traces: &Traces<'_>, asked: Option<&ChannelConfig>) -> Option<Checkpoint> {
+    let asked = asked?;
+    let entry = traces.node.channels.get(&asked.domain_id)?;
+    let all_of = (asked.allocation_mode == AllocationMode::All).then_some(traces.node.channel_count);
+    let token = match traces.file {
+        Some((name, _)) => cdi::token_of(name, traces.uid)?,
+        None => traces.token,
+    };
+    Some(holding(traces, token, Some((&asked.domain_id, entry)), traces.major?, all_of))
+}
+
+fn by_file(traces: &Traces<'_>, asked: Option<&ChannelConfig>) -> Option<Checkpoint> {
+    let (name, contents) = traces.file?;
+    let token = cdi::token_of(name, traces.uid)?;
     let spec: Value = serde_json::from_slice(contents).ok()?;
     let nodes = spec.pointer("/devices/0/containerEdits/deviceNodes").and_then(Value::as_array);
     let nodes = nodes.map(Vec::as_slice).unwrap_or_default();
     let number = |node: &Value, field: &str| node[field].as_u64().and_then(|number| u32::try_from(number).ok());
-    let (mut compute_domain, mut channel) = (None, None);
-    if let Some(first) = nodes.first() {
-        let (major, minor) = (number(first, "major")?, number(first, "minor")?);
-        let all_of = (nodes.len() > 1).then_some(u32::try_from(nodes.len()).ok()? + 1);
-        // Only an exclusive domain gives all its channels, and then the node lists one entry.
-        let entry = node.channels.iter().find(|(_, entry)| all_of.is_some() || entry.channel == minor);
-        if let Some((cd_uid, entry)) = entry {
-            compute_domain = Some(ComputeDomainRef { uid: cd_uid.clone(), ..ComputeDomainRef::default() });
-            channel = Some(ChannelRecord { channel: entry.channel, domain: entry.domain.clone(), major, all_of });
+    let found = match nodes.first() {
+        None => holding(traces, token, None, 0, None),
+        Some(first) => {
+            let (major, minor) = (number(first, "major")?, number(first, "minor")?);
+            let all_of = (nodes.len() > 1).then_some(u32::try_from(nodes.len()).ok()? + 1);
+            // Only an exclusive domain gives all its channels, and then the node lists one entry.
+            let is_it = |cd_uid: &str, entry: &NodeChannel| {
+                (all_of.is_some() || entry.channel == minor) && asked.is_none_or(|asked| asked.domain_id == cd_uid)
+            };
+            let entry = traces.node.channels.iter().find(|(cd_uid, entry)| is_it(cd_uid, entry))?;
+            holding(traces, token, Some(entry), traces.major.unwrap_or(major), all_of)
         }
-    }
-    Some(Checkpoint {
-        claim: ClaimKey { uid: uid.to_owned(), ..ClaimKey::default() },
+    };
+    // A file that says anything but what the agent would write is not the agent's word.
+    (cdi::file(&found).ok()??.contents == contents).then_some(found)
+}
+
+fn holding(
+    traces: &Traces<'_>,
+    token: &str,
+    entry: Option<(&String, &NodeChannel)>,
+    major: u32,
+    all_of: Option<u32>,
+) -> Checkpoint {
+    let key = key(traces);
+    let compute_domain = entry.map(|(cd_uid, _)| ComputeDomainRef {
+        namespace: key.namespace.clone(),
+        uid: cd_uid.clone(),
+        ..ComputeDomainRef::default()
+    });
+    let channel =
+        entry.map(|(_, entry)| ChannelRecord { channel: entry.channel, domain: entry.domain.clone(), major, all_of });
+    Checkpoint {
+        claim: key,
         driver: names::DRIVER.to_owned(),
         state: State::Preparing,
-        boot_id: boot_id.to_owned(),
+        boot_id: traces.boot_id.to_owned(),
         compute_domain,
         channel,
-        cdi_token: Some(token),
+        cdi_token: Some(token.to_owned()),
         devices: Vec::new(),
-    })
+    }
+}
+
+fn key(traces: &Traces<'_>) -> ClaimKey {
+    let metadata = traces.claim.map(|claim| claim.metadata.clone()).unwrap_or_default();
+    ClaimKey {
+        namespace: metadata.namespace.unwrap_or_default(),
+        name: metadata.name.unwrap_or_default(),
+        uid: traces.uid.to_owned(),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::NodeChannel;
-
-    const UID: &str = "11111111-2222-4333-8444-555555555555";
-
-    fn original(all_of: Option<u32>) -> Checkpoint {
-        Checkpoint {
-            claim: ClaimKey { namespace: "team".into(), name: "c".into(), uid: UID.into() },
-            driver: names::DRIVER.into(),
-            state: State::Prepared,
-            boot_id: "boot-1".into(),
-            compute_domain: Some(ComputeDomainRef {
-                namespace: "team".into(),
-                name: "green".into(),
-                uid: "green".into(),
-            }),
-            channel: Some(ChannelRecord { channel: 7, domain: "shared-0".into(), major: 234, all_of }),
-            cdi_token: Some("00112233445566778899aabbccddeeff".into()),
-            devices: vec![],
-        }
-    }
-
-    fn node(channel: u32) -> IMEXNodeStatus {
-        let entry = NodeChannel { channel, domain: "shared-0".into(), since: String::new() };
-        IMEXNodeStatus { channels: [("green".to_owned(), entry)].into(), ..IMEXNodeStatus::default() }
-    }
-
-    #[test]
-    fn the_channel_stays_held_and_the_same_file_stays_the_claim_s() {
-        for all_of in [None, Some(2048)] {
-            let original = original(all_of);
-            let file = cdi::file(&original).unwrap().unwrap();
-            let rebuilt = checkpoint(UID, "boot-1", &file.name, &file.contents, &node(7)).unwrap();
-            assert_eq!(rebuilt.held(), original.held());
-            assert_eq!(cdi::file(&rebuilt).unwrap().unwrap(), file);
-            assert_eq!(rebuilt.state, State::Preparing);
-        }
-    }
-
-    #[test]
-    fn a_channel_that_the_node_has_not_entered_is_not_held() {
-        let file = cdi::file(&original(None)).unwrap().unwrap();
-        let rebuilt = checkpoint(UID, "boot-1", &file.name, &file.contents, &node(8)).unwrap();
-        assert_eq!(rebuilt.held(), None);
-    }
-
-    #[test]
-    fn a_file_of_another_claim_or_without_sense_tells_nothing() {
-        let file = cdi::file(&original(None)).unwrap().unwrap();
-        assert_eq!(checkpoint("another", "b", &file.name, &file.contents, &node(7)), None);
-        assert_eq!(checkpoint(UID, "b", &file.name, b"{", &node(7)), None);
-    }
-}
+#[path = "rebuild_tests.rs"]
+mod tests;

@@ -268,6 +268,20 @@ impl Bed {
         }
     }
 
+    /// Lets the node's own object list channels of ComputeDomains.
+    pub async fn enter(&self, channels: &[(&str, u32)]) {
+        let kind = "IMEXNode";
+        let node =
+            json!({"apiVersion": "imex.heddle.dev/v1alpha1", "kind": kind, "metadata": {"name": NODE}, "spec": {}});
+        self.create("imex.heddle.dev/v1alpha1", "imexnodes", node).await;
+        let api = kube::Api::<heddle_core::api::IMEXNode>::all(self.client.clone());
+        let entry = |channel| json!({"channel": channel, "domain": "shared-0", "since": ""});
+        let entries: serde_json::Map<String, Value> =
+            channels.iter().map(|(domain, channel)| ((*domain).to_owned(), entry(*channel))).collect();
+        let patch = kube::api::Patch::Merge(json!({"status": {"channelCount": 2048, "channels": entries}}));
+        api.patch_status(NODE, &kube::api::PatchParams::default(), &patch).await.unwrap();
+    }
+
     /// Starts an agent and waits until it listens.
     pub async fn start(&self) -> Agent {
         self.start_with(self.settings()).await
@@ -452,6 +466,8 @@ pub async fn dial(path: PathBuf) -> Channel {
 /// What the stand-in for the ChannelAllocator does, and what it was told.
 pub struct Stub {
     pub grant: Result<Grant, Fault>,
+    /// What other ComputeDomains than the usual one are given, by UID.
+    pub grants: BTreeMap<String, Grant>,
     /// Enters wait until [`Stub::release`].
     pub hold: bool,
     pub lost: bool,
@@ -467,6 +483,7 @@ impl Default for Stub {
         let grant = Grant::Channel { channel: 7, domain: "shared-0".into(), channel_count: 2048 };
         Self {
             grant: Ok(grant),
+            grants: BTreeMap::new(),
             hold: false,
             lost: false,
             waiting: Vec::new(),
@@ -498,12 +515,13 @@ impl Actor for StubAllocator {
         match message {
             Message::Enter { claim, cd, reply, .. } => {
                 stub.enters += 1;
-                if stub.grant.is_ok() {
+                let grant = stub.grants.get(&cd.uid).cloned().map_or_else(|| stub.grant.clone(), Ok);
+                if grant.is_ok() {
                     stub.held.insert(claim.uid, cd.uid);
                 }
                 match stub.hold {
                     true => stub.waiting.push(reply),
-                    false => reply.send(stub.grant.clone()),
+                    false => reply.send(grant),
                 }
             }
             Message::Missing { reply, .. } => {

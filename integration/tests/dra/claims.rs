@@ -206,22 +206,6 @@ fn case_50_while_the_api_is_away_known_claims_work_and_others_are_told() {
 }
 
 #[test]
-fn case_20_a_wiped_cdi_file_is_put_back() {
-    run(|| async {
-        let bed = Bed::new().await;
-        let (agent, _, claim) = bed.start_with_claim().await;
-        let ids = agent.prepare_one(&claim).await.unwrap();
-        let before = bed.cdi_files();
-        std::fs::remove_file(bed.paths.cdi().join(before.keys().next().unwrap())).unwrap();
-        agent.until(|| bed.cdi_files() == before).await;
-        std::fs::remove_dir_all(bed.paths.cdi()).unwrap();
-        std::fs::create_dir(bed.paths.cdi()).unwrap();
-        agent.until(|| bed.cdi_files() == before).await;
-        assert_eq!(bed.inject(&ids).len(), 1);
-    });
-}
-
-#[test]
 fn an_exclusive_claim_on_all_slots_gets_all_channels_once() {
     run(|| async {
         let bed = Bed::new().await;

@@ -2,9 +2,11 @@
 
 mod bed;
 mod claims;
+mod damage;
 mod kubelet;
 mod restart;
 mod sharing;
 mod slices;
 mod sockets;
 mod update;
+mod upkeep;

@@ -6,7 +6,7 @@ use heddle_core::fault::Class;
 use heddle_proto::dra::v1::Claim;
 use serde_json::{Value, json};
 
-use crate::bed::{Agent, Bed, NODE, run};
+use crate::bed::{Agent, Bed, run};
 
 /// The agent has told that the claim holds its channel, answers for it as before, and can undo it.
 async fn holds_again(bed: &Bed, agent: &Agent, claim: &Claim, files: BTreeMap<String, Value>) {
@@ -109,7 +109,7 @@ fn issue_1080_a_corrupt_checkpoint_is_put_aside_and_made_anew_from_the_cdi_file_
         let path = bed.checkpoints().remove(0);
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
-        enter(&bed, &domain).await;
+        bed.enter(&[(&domain, 7)]).await;
         bed.stub.borrow_mut().restored = None;
 
         let files = bed.cdi_files();
@@ -130,7 +130,7 @@ fn a_deleted_checkpoint_is_made_anew_from_the_cdi_file_and_the_node_s_object() {
         let (agent, domain, claim) = bed.start_with_claim().await;
         agent.prepare_one(&claim).await.unwrap();
         bed.kill(agent).await;
-        enter(&bed, &domain).await;
+        bed.enter(&[(&domain, 7)]).await;
         std::fs::remove_file(bed.checkpoints().remove(0)).unwrap();
         bed.stub.borrow_mut().restored = None;
 
@@ -148,7 +148,7 @@ fn issue_1129_a_newer_release_s_checkpoint_is_left_alone_and_its_channel_stays_h
         let (agent, domain, claim) = bed.start_with_claim().await;
         agent.prepare_one(&claim).await.unwrap();
         bed.kill(agent).await;
-        enter(&bed, &domain).await;
+        bed.enter(&[(&domain, 7)]).await;
         let path = bed.checkpoints().remove(0);
         std::fs::write(&path, br#"{"version":99}"#).unwrap();
         bed.stub.borrow_mut().restored = None;
@@ -162,17 +162,6 @@ fn issue_1129_a_newer_release_s_checkpoint_is_left_alone_and_its_channel_stays_h
         assert!(agent.unprepare(&claim).await.unwrap_err().contains("update the agent"));
         assert_eq!((std::fs::read(&path).unwrap(), bed.cdi_files()), (br#"{"version":99}"#.to_vec(), files));
     });
-}
-
-/// Lets the node's own object list channel 7 for a ComputeDomain.
-async fn enter(bed: &Bed, domain: &str) {
-    let node =
-        json!({"apiVersion": "imex.heddle.dev/v1alpha1", "kind": "IMEXNode", "metadata": {"name": NODE}, "spec": {}});
-    bed.create("imex.heddle.dev/v1alpha1", "imexnodes", node).await;
-    let api = kube::Api::<heddle_core::api::IMEXNode>::all(bed.client.clone());
-    let status = json!({"status": {"channels": {domain: {"channel": 7, "domain": "shared-0", "since": ""}}}});
-    let patch = kube::api::Patch::Merge(status);
-    api.patch_status(NODE, &kube::api::PatchParams::default(), &patch).await.unwrap();
 }
 
 #[test]
