@@ -102,6 +102,10 @@ pub mod reason {
         MEMBER_MISMATCH = "MemberMismatch";
         /// NVML could not be used.
         NVML = "NvmlUnavailable";
+        /// The node's container runtime gives pods IMEX channels by itself.
+        RUNTIME_GUARD_OPEN = "RuntimeGuardOpen";
+        /// It cannot be told whether the node's container runtime gives pods IMEX channels by itself.
+        RUNTIME_GUARD_UNKNOWN = "RuntimeGuardUnknown";
         /// A part of this process failed, is busy or is being restarted.
         ACTOR_FAILED = "ActorFailed";
         /// A setting cannot be used.

@@ -7,6 +7,8 @@
 pub mod api;
 pub mod claim;
 pub mod clique;
+pub mod condition;
+pub mod container_runtime;
 pub mod controller;
 pub mod fault;
 pub mod imex;
@@ -14,4 +16,5 @@ pub mod invariants;
 pub mod inventory;
 pub mod names;
 pub mod protocol;
+pub mod runtime_guard;
 pub mod slices;

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,11 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Domain", type_ = "string", json_path = ".spec.domain"),
     printcolumn(name = "Serves", type_ = "string", json_path = ".status.daemon.domain"),
     printcolumn(name = "Daemon", type_ = "string", json_path = ".status.daemon.state"),
+    printcolumn(
+        name = "Guarded",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="RuntimeGuarded")].status"#
+    ),
     printcolumn(name = "Clique", type_ = "string", json_path = ".status.clique"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -66,6 +72,10 @@ pub struct IMEXNodeStatus {
     /// The newest channel map that this agent has decided on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<EpochMark>,
+    /// `RuntimeGuarded`, `Preflight`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
     /// Version of the agent.
     #[serde(default)]
     pub agent_version: String,

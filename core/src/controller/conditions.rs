@@ -1,10 +1,8 @@
-pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
 use super::lifecycle::Phase;
 use super::status::{Facts, Use, exhaustion, mode};
 use super::write::Note;
 use crate::api::{ChannelEntry, ChannelState, IMEXDomain, IsolationMode};
+use crate::condition::{Condition, Draft, draft, enumerate};
 use crate::fault::reason;
 use crate::protocol::name;
 
@@ -16,34 +14,6 @@ pub const CHANNEL_ASSIGNED: &str = "ChannelAssigned";
 pub const ISOLATED: &str = "Isolated";
 /// Something needs a person's attention though it may still work.
 pub const DEGRADED: &str = "Degraded";
-
-/// Things that a message names before it says how many more there are.
-const NAMED: usize = 5;
-/// A condition's message has at most 32 KiB, an Event's 1 KiB.
-const LONGEST: usize = 1000;
-
-/// One condition, before it is known when it turned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Draft {
-    /// Its type.
-    pub type_: &'static str,
-    /// `True`, `False`, `Unknown`.
-    pub status: &'static str,
-    /// Its reason.
-    pub reason: String,
-    /// Its message.
-    pub message: String,
-}
-
-fn draft(type_: &'static str, status: &'static str, reason: &str, message: impl Into<String>) -> Draft {
-    let mut message = message.into();
-    if message.len() > LONGEST {
-        let cut = (0..LONGEST).rev().find(|at| message.is_char_boundary(*at)).unwrap_or_default();
-        message.truncate(cut);
-        message.push('…');
-    }
-    Draft { type_, status, reason: reason.into(), message }
-}
 
 /// All four conditions.
 pub(super) fn conditions(facts: &Facts<'_>, phase: &Phase) -> Vec<Draft> {
@@ -111,6 +81,9 @@ fn channel_assigned(facts: &Facts<'_>) -> Draft {
 }
 
 fn isolated(facts: &Facts<'_>) -> Draft {
+    if let Some(open) = open_doors(facts) {
+        return draft(ISOLATED, "False", reason::RUNTIME_GUARD_OPEN, open);
+    }
     let waiting = facts.nodes.iter().filter_map(|used| Some(format!("{} {}", used.name, used.not_isolated.as_ref()?)));
     let waiting: Vec<_> = waiting.collect();
     if !waiting.is_empty() {
@@ -125,6 +98,15 @@ fn isolated(facts: &Facts<'_>) -> Draft {
         }
         IsolationMode::Domain => draft(ISOLATED, "True", "ByDomain", "its nodes and their IMEX domain are its own"),
     }
+}
+
+/// The nodes through whose container runtime any pod can have the ComputeDomain's channel. They mostly lack the same:
+/// the first one's words are told.
+fn open_doors(facts: &Facts<'_>) -> Option<String> {
+    let open: Vec<_> = facts.nodes.iter().filter(|used| used.open_door.is_some()).collect();
+    let first = open.first()?;
+    let names = enumerate(open.iter().map(|used| used.name.to_owned()));
+    Some(format!("any pod on {names} can have its channel: {}", first.open_door.unwrap_or_default()))
 }
 
 fn degraded(facts: &Facts<'_>) -> Draft {
@@ -142,30 +124,6 @@ fn degraded(facts: &Facts<'_>) -> Draft {
     draft(DEGRADED, "True", reason::DAEMON_NOT_READY, enumerate(text))
 }
 
-fn enumerate(things: impl Iterator<Item = String>) -> String {
-    let things: Vec<String> = things.collect();
-    let more = things.len().saturating_sub(NAMED);
-    let named = things.into_iter().take(NAMED).collect::<Vec<_>>().join(", ");
-    if more > 0 { format!("{named} and {more} more") } else { named }
-}
-
-/// Gives each condition the time since when it holds.
-pub fn settle(before: &[Condition], drafts: Vec<Draft>, generation: Option<i64>, now: &str) -> Vec<Condition> {
-    let now = now.parse().map(Time).unwrap_or(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
-    let settle = |draft: Draft| {
-        let known = before.iter().find(|known| known.type_ == draft.type_ && known.status == draft.status);
-        Condition {
-            last_transition_time: known.map_or_else(|| now.clone(), |known| known.last_transition_time.clone()),
-            message: draft.message,
-            observed_generation: generation,
-            reason: draft.reason,
-            status: draft.status.into(),
-            type_: draft.type_.into(),
-        }
-    };
-    drafts.into_iter().map(settle).collect()
-}
-
 /// The Events of what has turned: another status or another reason. What a new ComputeDomain merely lacks as yet is
 /// none.
 pub fn notes(before: &[Condition], drafts: &[Draft]) -> Vec<Note> {
@@ -179,7 +137,7 @@ pub fn notes(before: &[Condition], drafts: &[Draft]) -> Vec<Note> {
 }
 
 fn bad(draft: &Draft) -> bool {
-    let lasting = ["TemplateConflict", "InvalidSpec", reason::CHANNELS_EXHAUSTED];
+    let lasting = ["TemplateConflict", "InvalidSpec", reason::CHANNELS_EXHAUSTED, reason::RUNTIME_GUARD_OPEN];
     (draft.type_ == DEGRADED && draft.status == "True") || lasting.contains(&draft.reason.as_str())
 }
 

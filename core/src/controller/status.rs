@@ -6,8 +6,10 @@ use crate::api::{
     ChannelEntry, ChannelState, CliqueStatus, ComputeDomainStatus, IMEXDomain, IMEXNode, IsolationMode, NodeStatus,
     ReadyState,
 };
+use crate::condition::{self, Condition};
 use crate::fault::{Fault, reason};
 use crate::protocol::{lists, name};
+use crate::runtime_guard::RUNTIME_GUARDED;
 
 /// Nodes that a status lists by name. Its counts are never cut.
 const LISTED_NODES: usize = 64;
@@ -18,7 +20,7 @@ pub fn write(view: &View, cd: &Cd, phase: &Phase, now: &str) -> Option<Write> {
     let facts = Facts::of(view, cd);
     let conditions = conditions::conditions(&facts, phase);
     let notes = conditions::notes(&before.conditions, &conditions);
-    let status = status(&facts, conditions::settle(&before.conditions, conditions, cd.generation, now));
+    let status = status(&facts, condition::settle(&before.conditions, conditions, cd.generation, now));
     (cd.status.as_ref() != Some(&status)).then(|| Write::Status { cd: Box::new(cd.clone()), status, notes })
 }
 
@@ -46,6 +48,8 @@ pub(super) struct Use<'a> {
     pub not_isolated: Option<String>,
     /// What is wrong with it.
     pub problem: Option<&'a Fault>,
+    /// Its container runtime gives pods channels by itself: how, and what to set.
+    pub open_door: Option<&'a str>,
 }
 
 impl<'a> Facts<'a> {
@@ -72,12 +76,15 @@ impl<'a> Use<'a> {
             entered: false,
             not_isolated: None,
             problem: view.problem(node_name),
+            open_door: None,
         };
         let Some(node) = found.node else { return found };
         let Some(status) = &node.status else {
             found.state = Err("has not reported yet".into());
             return found;
         };
+        // Without NVLink fabric there is nothing that a channel would open.
+        found.open_door = status.clique.as_ref().and_then(|_| open_door(&status.conditions));
         let Some(serving) = node.spec.domain.as_deref() else {
             let (state, entered) = match &status.clique {
                 None => (Ok(()), true),
@@ -106,6 +113,11 @@ impl<'a> Use<'a> {
     }
 }
 
+fn open_door(conditions: &[Condition]) -> Option<&str> {
+    let guarded = conditions.iter().find(|condition| condition.type_ == RUNTIME_GUARDED)?;
+    (guarded.status == "False").then_some(guarded.message.as_str())
+}
+
 fn not_isolated(node: &IMEXNode, serving: &str) -> String {
     let busy = placement::uses_other_than(node, "");
     let why = if busy { ", where it still uses channels" } else { "" };
@@ -132,7 +144,7 @@ fn exhausted<'a>(
     full.into_values().collect()
 }
 
-fn status(facts: &Facts<'_>, conditions: Vec<conditions::Condition>) -> ComputeDomainStatus {
+fn status(facts: &Facts<'_>, conditions: Vec<Condition>) -> ComputeDomainStatus {
     let ready = conditions.iter().any(|condition| condition.type_ == conditions::READY && condition.status == "True");
     let state = |ready: bool| if ready { ReadyState::Ready } else { ReadyState::NotReady };
     let cliques: Vec<CliqueStatus> = facts

@@ -107,6 +107,39 @@ fn what_a_node_lacks_is_said() {
     }
 }
 
+fn open_the_door(node: &mut IMEXNode) {
+    let said = crate::condition::draft("RuntimeGuarded", "False", "RuntimeGuardOpen", "pods get channels; set x in /y");
+    node.status.as_mut().unwrap().conditions = crate::condition::settle(&[], vec![said], None, NOW);
+}
+
+#[test]
+fn a_node_with_an_open_second_door_isolates_nothing() {
+    let mut view = at_work(8);
+    let (written, _) = status(&view);
+    assert_eq!(said(&written, ISOLATED).0, "True");
+    (1..8).for_each(|n| change(&mut view, &format!("n{n}"), open_the_door));
+    let (written, notes) = status(&view);
+    let (turned, reason, message) = said(&written, ISOLATED);
+    assert_eq!((turned, reason), ("False", "RuntimeGuardOpen"));
+    let expected = "any pod on n1, n2, n3, n4, n5 and 2 more can have its channel: pods get channels; set x in /y";
+    assert_eq!(message, expected);
+    assert!(notes.iter().any(|note| note.warning && note.reason == "RuntimeGuardOpen"));
+    assert_eq!(said(&written, READY).0, "True", "it works, it is only not alone");
+}
+
+#[test]
+fn only_the_doors_of_nodes_that_serve_it_count() {
+    let mut view = at_work(1);
+    let mut other = new_node("n9");
+    open_the_door(&mut other);
+    view.put_imex_node(other);
+    change(&mut view, "n0", |node| {
+        open_the_door(node);
+        node.status.as_mut().unwrap().clique = None;
+    });
+    assert_eq!(said(&status(&view).0, ISOLATED).0, "True", "without fabric there is nothing to reach");
+}
+
 #[test]
 fn a_node_without_fabric_is_ready_without_a_channel() {
     let mut view = at_work(1);

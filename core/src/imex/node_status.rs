@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IMEXNodeStatus, IsolationMode, NodeChannel};
+use crate::condition::{Draft, settle_some};
 use crate::fault::{Fault, reason};
 use crate::protocol;
 
@@ -17,6 +18,8 @@ pub struct Report {
     pub addresses: Vec<String>,
     /// The daemon.
     pub daemon: Option<DaemonStatus>,
+    /// Conditions; those that are not among them stay as they were reported.
+    pub conditions: Vec<Draft>,
     /// Version of the agent.
     pub agent_version: String,
 }
@@ -72,7 +75,7 @@ pub fn decide(
     let before = node.status.clone().unwrap_or_default();
     let mut decision = Decision::default();
     let mut node = node.clone();
-    node.status = Some(reported(before.clone(), report));
+    node.status = Some(reported(before.clone(), report, now));
     for (uid, entry) in &wishes.keeps {
         match keep(&node, domain, uid, entry) {
             Keep::Write(status) => node.status = Some(status),
@@ -123,7 +126,7 @@ fn write_anew(node: &mut IMEXNode, uid: &str, now: &str) {
     }
 }
 
-fn reported(mut status: IMEXNodeStatus, report: &Report) -> IMEXNodeStatus {
+fn reported(mut status: IMEXNodeStatus, report: &Report, now: &str) -> IMEXNodeStatus {
     if let Some(clique) = &report.clique {
         status.clique.clone_from(clique);
     }
@@ -136,6 +139,7 @@ fn reported(mut status: IMEXNodeStatus, report: &Report) -> IMEXNodeStatus {
     if let Some(daemon) = &report.daemon {
         status.daemon = daemon.clone();
     }
+    status.conditions = settle_some(&status.conditions, report.conditions.clone(), now);
     status.addresses.clone_from(&report.addresses);
     status.agent_version.clone_from(&report.agent_version);
     status
@@ -274,6 +278,25 @@ mod tests {
         }
         let nobody_asks = decide(&node, Some(&domain), &report(), &Wishes::default(), true, "later");
         assert_eq!(nobody_asks, Decision::default(), "a start alone is no write");
+    }
+
+    #[test]
+    fn a_condition_is_written_when_it_turns() {
+        let guarded = |status| crate::condition::draft("RuntimeGuarded", status, "R", "m");
+        let report = |status| Report { conditions: vec![guarded(status)], ..report() };
+        let decide = |node: &IMEXNode, report: &Report, now: &str| {
+            super::decide(node, Some(&domain("d", 2)), report, &Wishes::default(), false, now)
+        };
+        let first = decide(&node("n0", "d"), &report("True"), NOW);
+        assert_eq!(first.status.as_ref().unwrap().conditions[0].status, "True");
+        let node = written(node("n0", "d"), &first);
+        assert_eq!(decide(&node, &report("True"), "2027-01-01T00:00:00Z").status, None);
+        assert_eq!(
+            decide(&node, &super::super::Report { channel_count: Some(2048), ..Default::default() }, NOW).status,
+            None
+        );
+        let turned = decide(&node, &report("False"), "2027-01-01T00:00:00Z").status.unwrap();
+        assert_eq!(turned.conditions[0].last_transition_time.0.to_string(), "2027-01-01T00:00:00Z");
     }
 
     #[test]
