@@ -71,7 +71,7 @@ impl Verdict {
 
 /// The door, and what is done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RuntimeGuard {
+pub enum Guard {
     /// Nobody looks.
     Off,
     /// Somebody looks.
@@ -83,7 +83,7 @@ pub enum RuntimeGuard {
     },
 }
 
-impl RuntimeGuard {
+impl Guard {
     /// Before the first look.
     pub fn new(mode: Mode) -> Self {
         match mode {
@@ -174,7 +174,7 @@ mod tests {
             (Mode::Warn, None, None),
             (Mode::Off, Some(open()), None),
         ] {
-            let guard = RuntimeGuard::new(mode);
+            let guard = Guard::new(mode);
             let guard = verdict.map_or(guard.clone(), |verdict| guard.seen(verdict));
             assert_eq!(guard.withholds().map(|fault| fault.reason), withheld, "{guard:?}");
         }
@@ -183,14 +183,14 @@ mod tests {
     #[test]
     fn the_condition_says_what_to_set() {
         let open = Verdict::Open { why: "pods get channels".into(), set: "set x in /y".into() };
-        let said = |guard: RuntimeGuard| guard.condition().map(|draft| (draft.status, draft.reason, draft.message));
-        let guard = RuntimeGuard::new(Mode::Warn);
+        let said = |guard: Guard| guard.condition().map(|draft| (draft.status, draft.reason, draft.message));
+        let guard = Guard::new(Mode::Warn);
         assert_eq!(said(guard.clone()), None, "nothing is said before it was looked");
         let expected = ("False", "RuntimeGuardOpen".to_owned(), "pods get channels; set x in /y".to_owned());
         assert_eq!(said(guard.seen(open.clone())), Some(expected));
         assert_eq!(said(guard.seen(Verdict::NotNvidia)).map(|said| said.0), Some("True"));
         assert_eq!(
-            said(RuntimeGuard::new(Mode::Off).seen(open)).map(|said| (said.0, said.1)),
+            said(Guard::new(Mode::Off).seen(open)).map(|said| (said.0, said.1)),
             Some(("Unknown", "Off".into()))
         );
     }

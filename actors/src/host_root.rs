@@ -1,0 +1,162 @@
+//! Files of the host, below the folder where its root is mounted.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// Configuration files are small; what is larger is none.
+const MAX_FILE: u64 = 1 << 20;
+
+/// The host's `/`, wherever it is mounted. Paths below it are the host's own, and so are the links on the way: an
+/// absolute link leads to the host's file, never to one of this container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostRoot {
+    root: PathBuf,
+}
+
+impl HostRoot {
+    /// Below `root`.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// A file's text; none if it is not there.
+    ///
+    /// # Errors
+    /// It is there and cannot be read, is larger than 1 MiB, or no UTF-8.
+    pub fn text(&self, path: &str) -> io::Result<Option<String>> {
+        let Some(file) = self.file(path)? else { return Ok(None) };
+        if file.metadata()?.len() > MAX_FILE {
+            return Err(io::Error::other("it is larger than 1 MiB"));
+        }
+        let mut text = String::new();
+        file.take(MAX_FILE).read_to_string(&mut text)?;
+        Ok(Some(text))
+    }
+
+    /// An open file; none if it is not there.
+    ///
+    /// # Errors
+    /// It is there and cannot be opened, or is no regular file.
+    pub fn file(&self, path: &str) -> io::Result<Option<File>> {
+        let opened = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+        match opened {
+            Ok(fd) => {
+                let file = File::from(fd);
+                if file.metadata()?.is_file() {
+                    return Ok(Some(file));
+                }
+                Err(io::Error::other("it is no file"))
+            }
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The names in a folder, in order; none if it is not there or cannot be read.
+    pub fn names(&self, folder: &str) -> Vec<String> {
+        let Ok(fd) = self.open(folder, OFlags::RDONLY | OFlags::DIRECTORY) else { return Vec::new() };
+        let Ok(entries) = rustix::fs::Dir::read_from(&fd) else { return Vec::new() };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+        let mut names: Vec<String> = names.filter(|name| name != "." && name != "..").collect();
+        names.sort();
+        names
+    }
+
+    /// The files that a path with `*` in its last part means, in order; a path without one means itself.
+    pub fn expand(&self, pattern: &str) -> Vec<String> {
+        let Some((folder, last)) = pattern.rsplit_once('/').filter(|(_, last)| last.contains('*')) else {
+            return vec![pattern.to_owned()];
+        };
+        let fits = |name: &String| !name.starts_with('.') && matches_stars(last, name);
+        self.names(folder).into_iter().filter(fits).map(|name| format!("{folder}/{name}")).collect()
+    }
+
+    /// The nearest folder on the way to a path that is there, as this process sees it.
+    pub fn nearest_folder(&self, path: &str) -> PathBuf {
+        let below = relative(path);
+        let way = below.ancestors().skip(1).map(|folder| self.root.join(folder));
+        way.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| self.root.clone())
+    }
+
+    fn open(&self, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&self.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        match rustix::fs::openat2(&root, relative(path), flags, Mode::empty(), ResolveFlags::IN_ROOT) {
+            // A kernel before 5.6, or an emulator: absolute links then lead astray, which is an error at worst.
+            Err(Errno::NOSYS) => rustix::fs::openat(&root, relative(path), flags, Mode::empty()),
+            opened => opened,
+        }
+    }
+}
+
+/// Below the root, without dots.
+fn relative(path: &str) -> PathBuf {
+    let parts = Path::new(path).components().filter(|part| matches!(part, Component::Normal(_)));
+    let below: PathBuf = parts.collect();
+    if below.as_os_str().is_empty() { PathBuf::from(".") } else { below }
+}
+
+/// Whether a name fits a pattern in which `*` stands for any text.
+fn matches_stars(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_leads_to_the_hosts_own_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = HostRoot::new(dir.path());
+        fs::create_dir_all(dir.path().join("etc/containerd")).unwrap();
+        fs::create_dir_all(dir.path().join("opt")).unwrap();
+        fs::write(dir.path().join("opt/config.toml"), "version = 2").unwrap();
+        symlink("/opt/config.toml", dir.path().join("etc/containerd/config.toml")).unwrap();
+        assert_eq!(host.text("/etc/containerd/config.toml").unwrap().as_deref(), Some("version = 2"));
+        symlink("../../../../../../../../../../etc/passwd", dir.path().join("opt/out")).unwrap();
+        assert_eq!(host.text("/opt/out").unwrap(), None, "there is no way out");
+        assert_eq!(host.text("/../../etc/none").unwrap(), None);
+        assert!(host.text("/opt").is_err(), "a folder is no file");
+    }
+
+    #[test]
+    fn stars_are_expanded_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = HostRoot::new(dir.path());
+        fs::create_dir_all(dir.path().join("c.d")).unwrap();
+        for name in ["20-b.toml", "10-a.toml", "x.bak", ".30-c.toml"] {
+            fs::write(dir.path().join("c.d").join(name), "").unwrap();
+        }
+        assert_eq!(host.expand("/c.d/*.toml"), ["/c.d/10-a.toml", "/c.d/20-b.toml"]);
+        assert_eq!(host.expand("/none/*.toml"), Vec::<String>::new());
+        assert_eq!(host.expand("/none/a.toml"), ["/none/a.toml"]);
+        assert!(matches_stars("a*b*c", "aXbYc") && !matches_stars("a*b*c", "aXc") && !matches_stars("ab*", "a"));
+    }
+
+    #[test]
+    fn the_nearest_folder_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("etc")).unwrap();
+        let host = HostRoot::new(dir.path());
+        assert_eq!(host.nearest_folder("/etc/nvidia/config.toml"), dir.path().join("etc"));
+        assert_eq!(host.nearest_folder("/usr/x"), dir.path().join(""));
+    }
+}
