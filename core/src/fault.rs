@@ -36,9 +36,26 @@ impl Fault {
         Self { class: Class::Retryable, reason, message: message.to_string() }
     }
 
+    /// The same, with how long it has lasted.
+    #[must_use]
+    pub fn lasting(self, seconds: u64) -> Self {
+        Self { message: format!("{} (for {seconds} s)", self.message), ..self }
+    }
+
     /// A fault that ends the process.
     pub fn fatal(reason: &'static str, message: impl fmt::Display) -> Self {
         Self { class: Class::Fatal, reason, message: message.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_it_has_lasted_is_said_behind_what_is_missing() {
+        let fault = Fault::retryable(reason::DAEMON_NOT_READY, "the IMEX daemon of this node is not READY");
+        assert_eq!(fault.lasting(38).message, "the IMEX daemon of this node is not READY (for 38 s)");
     }
 }
 

@@ -19,6 +19,8 @@ use heddle_core::inventory::Fabric;
 use heddle_core::protocol;
 use kube::Client;
 
+use tokio::time::Instant;
+
 pub use message::{Allocated, Message, Ready};
 
 use crate::agent::Tell;
@@ -65,6 +67,8 @@ struct Waiting {
     mode: IsolationMode,
     reply: Reply<Result<Grant, Fault>>,
     missing: Fault,
+    /// Since when, for the same reason.
+    since: Instant,
 }
 
 impl ChannelAllocator {
@@ -138,6 +142,9 @@ impl ChannelAllocator {
             && waiting.missing != missing
         {
             tracing::info!(claim = claim_uid, reason = missing.reason, "a claim waits: {missing}");
+            if waiting.missing.reason != missing.reason {
+                waiting.since = Instant::now();
+            }
             waiting.missing = missing;
         }
     }
@@ -385,12 +392,13 @@ impl Actor for ChannelAllocator {
             Message::Enter { claim, cd, mode, reply } => {
                 self.ledger.hold(&claim.uid, &cd.uid);
                 let missing = Fault::retryable(reason::CHANNEL_PENDING, "the channel is being asked for");
-                self.waiting.insert(claim.uid, Waiting { cd, mode, reply, missing });
+                self.waiting.insert(claim.uid, Waiting { cd, mode, reply, missing, since: Instant::now() });
                 self.advance(cx);
             }
             Message::Missing { claim_uid, reply } => {
                 let nothing = || Fault::retryable(reason::SUPERSEDED, "nothing is awaited for this claim any more");
-                reply.send(self.waiting.get(&claim_uid).map_or_else(nothing, |waiting| waiting.missing.clone()));
+                let lasting = |waiting: &Waiting| waiting.missing.clone().lasting(waiting.since.elapsed().as_secs());
+                reply.send(self.waiting.get(&claim_uid).map_or_else(nothing, lasting));
             }
             Message::Cancel { claim_uid } => {
                 self.waiting.remove(&claim_uid);

@@ -9,7 +9,7 @@ use heddle_core::fault::{Class, Fault, reason};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::context::{Cancel, Context, Driver, superseded};
-use super::prepare::{Job, Outcome, Stage};
+use super::prepare::{Job, Outcome, Progress, Stage};
 use super::{events, lookup, pods, server};
 use crate::channel_allocator;
 use crate::runtime::{self, Actor, Addr, Cx, Reply, Task};
@@ -58,7 +58,7 @@ pub(crate) struct ClaimPreparer {
     driver: Driver,
     claim: ClaimKey,
     doing: Doing,
-    stage: Rc<Cell<Stage>>,
+    progress: Rc<Progress>,
     /// The kubelet has asked for it together with others.
     together: bool,
     /// Calls that were taken over all incarnations, for the server to know whether another is on its way.
@@ -91,7 +91,7 @@ impl ClaimPreparer {
         claim: ClaimKey,
         taken: Rc<Cell<u64>>,
     ) -> Self {
-        Self { context, server, driver, claim, doing: Doing::Nothing, stage: Rc::default(), together: false, taken }
+        Self { context, server, driver, claim, doing: Doing::Nothing, progress: Rc::default(), together: false, taken }
     }
 
     fn prepare(&mut self, reply: PrepareReply, cx: &mut Cx<'_, Self>) {
@@ -153,7 +153,14 @@ impl ClaimPreparer {
             (Ok(checkpoint), Some(claim)) => {
                 tracing::info!(claim = %self.claim, uid = self.claim.uid, driver = self.driver.name(), "prepared");
                 let client = self.context.client.clone();
-                let show = async move { lookup::show_prepared(&client, claim, &checkpoint).await };
+                let context = self.context.clone();
+                let show = async move {
+                    if let Err(rule) = lookup::show_prepared(&client, claim, &checkpoint).await
+                        && !context.denied.replace(true)
+                    {
+                        tracing::warn!("{rule}; claims are prepared all the same");
+                    }
+                };
                 self.doing = Doing::Showing(cx.spawn_then("status", show, |()| Message::Shown));
             }
             (Ok(_), None) => self.rest(),
@@ -200,7 +207,8 @@ impl ClaimPreparer {
     }
 
     fn missing(&self, reply: Reply<Fault>, cx: &mut Cx<'_, Self>) {
-        let local = match (&self.doing, self.stage.get()) {
+        let (stage, seconds) = self.progress.get();
+        let local = match (&self.doing, stage) {
             (Doing::Undoing { .. }, _) => Fault::retryable(reason::SUPERSEDED, "the claim is still being unprepared"),
             (_, Stage::Local) => {
                 Fault::retryable(reason::NODE_IO, "the node's disk has not taken the claim's checkpoint yet")
@@ -217,17 +225,17 @@ impl ClaimPreparer {
                 return;
             }
         };
-        reply.send(local);
+        reply.send(local.lasting(seconds));
     }
 
     fn job(&self) -> Job {
-        self.stage.set(Stage::default());
+        self.progress.reach(Stage::default());
         Job {
             context: self.context.clone(),
             driver: self.driver,
             claim: self.claim.clone(),
             cancel: Cancel::default(),
-            stage: self.stage.clone(),
+            progress: self.progress.clone(),
             together: self.together,
         }
     }

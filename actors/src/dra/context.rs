@@ -54,6 +54,8 @@ pub(crate) struct Context {
     pub(crate) inventory: watch::Sender<Option<Inventory>>,
     pub(crate) domains: Domains,
     pub(crate) neighbours: Neighbours,
+    /// It was said that the status of claims may not be written.
+    pub(crate) denied: Cell<bool>,
     /// Channels that were granted to claims whose Prepare is still under way, by claim UID: they may not be on disk yet.
     pub(crate) granted: RefCell<BTreeMap<String, Prepared>>,
 }

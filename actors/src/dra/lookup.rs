@@ -80,40 +80,62 @@ async fn persist<T, F: Future<Output = kube::Result<T>>>(what: &str, request: im
 }
 
 /// Shows in the claim's status what it was given. Best effort: nothing depends on it.
-pub(crate) async fn show_prepared(client: &Client, mut claim: ResourceClaim, checkpoint: &Checkpoint) {
+///
+/// # Errors
+/// That this agent may not, in words with the rule that is missing. Any other failure is in the log.
+pub(crate) async fn show_prepared(
+    client: &Client,
+    mut claim: ResourceClaim,
+    checkpoint: &Checkpoint,
+) -> Result<(), String> {
     let key = &checkpoint.claim;
     let api: Api<ResourceClaim> = Api::namespaced(client.clone(), &key.namespace);
     let parameters = PatchParams { field_manager: Some(names::AGENT.into()), ..PatchParams::default() };
     for _ in 0..STATUS_ATTEMPTS {
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let Some(patch) = status::patch(&claim, checkpoint, &now) else { return };
+        let Some(patch) = status::patch(&claim, checkpoint, &now) else { return Ok(()) };
         let written = within(api.patch_status(&key.name, &parameters, &Patch::Merge(&patch))).await;
-        let Err(why) = written else { return };
-        if !why.conflict {
+        let Err(why) = written else { return Ok(()) };
+        if let Some(rule) = why.status.as_deref().and_then(|answer| status::denied(answer, &checkpoint.driver)) {
+            return Err(rule);
+        }
+        if !why.conflict() {
             tracing::info!(claim = %key, "the claim's status could not be written: {}", why.text);
-            return;
+            return Ok(());
         }
         match within(api.get_opt(&key.name)).await {
             Ok(Some(newer)) if newer.metadata.uid.as_deref() == Some(key.uid.as_str()) => claim = newer,
-            _ => return,
+            _ => break,
         }
     }
+    Ok(())
 }
 
 /// Why a request came to nothing.
 pub(super) struct Why {
     text: String,
-    conflict: bool,
+    /// The API server's answer, if it gave one.
+    status: Option<Box<kube::core::Status>>,
+}
+
+impl Why {
+    fn conflict(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| status.code == 409)
+    }
 }
 
 pub(super) async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Why> {
     match tokio::time::timeout(REQUEST, request).await {
         Ok(Ok(found)) => Ok(found),
         Ok(Err(error)) => {
-            let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
-            Err(Why { text: cause::told(&error), conflict })
+            let text = cause::told(&error);
+            let status = match error {
+                kube::Error::Api(status) => Some(status),
+                _ => None,
+            };
+            Err(Why { text, status })
         }
-        Err(_) => Err(Why { text: format!("no answer for {} s", REQUEST.as_secs()), conflict: false }),
+        Err(_) => Err(Why { text: format!("no answer for {} s", REQUEST.as_secs()), status: None }),
     }
 }
 

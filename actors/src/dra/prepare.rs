@@ -9,6 +9,7 @@ use heddle_core::claim::plan::{self, Demand, Known, Step, Undo};
 use heddle_core::claim::{ClaimKey, Grant, cdi, request};
 use heddle_core::fault::{Fault, reason};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use tokio::time::Instant;
 
 use super::context::{Cancel, Context, Driver, superseded, token};
 use super::{lookup, pods};
@@ -25,7 +26,7 @@ pub(crate) struct Job {
     pub(crate) driver: Driver,
     pub(crate) claim: ClaimKey,
     pub(crate) cancel: Cancel,
-    pub(crate) stage: Rc<Cell<Stage>>,
+    pub(crate) progress: Rc<Progress>,
     /// Other claims of the same pod are being prepared.
     pub(crate) together: bool,
 }
@@ -42,6 +43,28 @@ pub(crate) enum Stage {
     Api,
     /// For the ChannelAllocator, which knows more.
     Channel,
+}
+
+/// Where a Prepare is, and since when.
+#[derive(Debug)]
+pub(crate) struct Progress(Cell<(Stage, Instant)>);
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(Cell::new((Stage::default(), Instant::now())))
+    }
+}
+
+impl Progress {
+    pub(crate) fn reach(&self, stage: Stage) {
+        self.0.set((stage, Instant::now()));
+    }
+
+    /// The stage, and how many seconds it has lasted.
+    pub(crate) fn get(&self) -> (Stage, u64) {
+        let (stage, since) = self.0.get();
+        (stage, since.elapsed().as_secs())
+    }
 }
 
 /// How a Prepare ended.
@@ -69,7 +92,7 @@ impl Job {
             _ => token()?,
         };
         if self.driver == Driver::Gpu && on_disk.is_none() {
-            self.stage.set(Stage::Inventory);
+            self.progress.reach(Stage::Inventory);
             self.cancel.or(self.context.inventory_known()).await?;
         }
         let mut known = Known {
@@ -137,19 +160,19 @@ impl Job {
                 self.undo(known.on_disk.take()).await?;
             }
             Step::Verify(prepared) => {
-                self.stage.set(Stage::Channel);
+                self.progress.reach(Stage::Channel);
                 let verify = |reply| channel_allocator::Message::Verify { prepared: prepared.clone(), reply };
                 self.cancel.or(self.ask_allocator(verify)).await???;
                 known.entry_verified = true;
             }
             Step::GetClaim => {
-                self.stage.set(Stage::Api);
+                self.progress.reach(Stage::Api);
                 let claim = self.cancel.or(lookup::claim(client, &self.claim)).await??;
                 known.demand = Some(self.demand(&claim)?);
                 *read = Some(claim);
             }
             Step::GetComputeDomain(config) => {
-                self.stage.set(Stage::Api);
+                self.progress.reach(Stage::Api);
                 let namespace = &self.claim.namespace;
                 known.domain = match domains.get(&config.domain_id, namespace) {
                     Some(facts) => Some(facts),
@@ -157,13 +180,13 @@ impl Job {
                 };
             }
             Step::CheckContainers(domain) => {
-                self.stage.set(Stage::Api);
+                self.progress.reach(Stage::Api);
                 let claim = read.as_ref().ok_or_else(superseded)?;
                 self.cancel.or(pods::check_containers(client, claim, &domain)).await??;
                 known.containers_checked = true;
             }
             Step::Enter(facts) => {
-                self.stage.set(Stage::Channel);
+                self.progress.reach(Stage::Channel);
                 // Before it is granted: of two that come at once, at least one sees the other.
                 self.context.neighbours.come(&self.claim, &facts.reference.uid);
                 let enter = |reply| {
@@ -178,7 +201,7 @@ impl Job {
                 if self.cancel.is_cancelled() {
                     return Err(superseded());
                 }
-                self.stage.set(Stage::Local);
+                self.progress.reach(Stage::Local);
                 self.write(checkpoint.clone()).await?;
                 known.on_disk = Some(checkpoint);
             }

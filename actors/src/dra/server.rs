@@ -236,6 +236,7 @@ impl DraServer {
             inventory: tokio::sync::watch::Sender::new(inventory),
             domains: Domains::default(),
             neighbours: Neighbours::default(),
+            denied: Cell::default(),
             granted: RefCell::default(),
         };
         Ok(Self {

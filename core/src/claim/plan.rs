@@ -153,6 +153,9 @@ fn channel(known: &Known) -> Result<Step, Fault> {
         let config = demand.config.clone().ok_or_else(|| no_config(&known.claim))?;
         return Ok(Step::GetComputeDomain(config));
     };
+    if let Some(config) = &demand.config {
+        agrees(&known.claim, config, domain)?;
+    }
     if domain.allocation == AllocationMode::All && domain.isolation != IsolationMode::Domain {
         let ComputeDomainRef { namespace, name, .. } = &domain.reference;
         let message = format!(
@@ -170,6 +173,25 @@ fn channel(known: &Known) -> Result<Step, Fault> {
         return Ok(Step::Write(preparing));
     }
     Ok(cdi_step(known, &preparing)?.unwrap_or_else(|| Step::Write(preparing.with_state(State::Prepared))))
+}
+
+/// The claim's config must not contradict the ComputeDomain that its UID is of, whether or not that one was read for it.
+fn agrees(claim: &ClaimKey, config: &ChannelConfig, domain: &DomainFacts) -> Result<(), Fault> {
+    let ComputeDomainRef { namespace, name, uid } = &domain.reference;
+    if let Some(other) = config.compute_domain.as_ref().filter(|other| *other != name) {
+        let other: String = other.chars().take(80).collect();
+        let message = format!(
+            "ResourceClaim {claim} names ComputeDomain {other:?} with UID {uid}, which is of {namespace}/{name}; make the              claim from the template of the ComputeDomain that is meant"
+        );
+        return Err(Fault::permanent(reason::COMPUTE_DOMAIN_GONE, message));
+    }
+    if config.allocation_mode == AllocationMode::All && domain.allocation != AllocationMode::All {
+        let message = format!(
+            "ResourceClaim {claim} asks for allocationMode All, ComputeDomain {namespace}/{name} gives one channel; all are              given by a ComputeDomain with isolationMode Domain and spec.channel.allocationMode All"
+        );
+        return Err(Fault::permanent(reason::INVALID_CONFIG, message));
+    }
+    Ok(())
 }
 
 /// The checkpoint of a granted claim, with its CDI ids.

@@ -166,6 +166,30 @@ fn the_channel_is_entered_before_anything_is_written_and_the_checkpoint_frames_t
 }
 
 #[test]
+fn a_config_that_contradicts_its_compute_domain_is_refused_whether_it_was_read_for_it_or_known() {
+    let demand = |name: Option<&str>, mode: AllocationMode| {
+        let mut world = World::new(7);
+        let mut known = start(names::DRIVER);
+        world.run(&mut known, Step::GetClaim);
+        let config = ChannelConfig { compute_domain: name.map(Into::into), ..ChannelConfig::new(GREEN, "green", mode) };
+        world.run(&mut known, Step::GetComputeDomain(config.clone()));
+        known.demand.as_mut().unwrap().config = Some(config);
+        next(&known)
+    };
+    for good in [Some("green"), None] {
+        assert!(matches!(demand(good, AllocationMode::Single), Ok(Step::Enter(_))));
+    }
+    for (name, mode, expected) in [
+        (Some("blue"), AllocationMode::Single, reason::COMPUTE_DOMAIN_GONE),
+        (Some("green"), AllocationMode::All, reason::INVALID_CONFIG),
+        (None, AllocationMode::All, reason::INVALID_CONFIG),
+    ] {
+        let fault = demand(name, mode).unwrap_err();
+        assert_eq!((fault.class, fault.reason), (Class::Permanent, expected), "{fault}");
+    }
+}
+
+#[test]
 fn pods_are_read_only_where_one_may_use_two_compute_domains() {
     for (accompanied, requests) in
         [(false, &["claim", "computedomain"][..]), (true, &["claim", "computedomain", "pod"])]

@@ -1,6 +1,7 @@
 //! What a claim's own status says of its prepared devices: `status.devices`.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::core::Status;
 use serde_json::{Value, json};
 
 use super::checkpoint::{Checkpoint, PreparedDevice};
@@ -32,6 +33,27 @@ pub fn patch(claim: &ResourceClaim, checkpoint: &Checkpoint, now: &str) -> Optio
     )
 }
 
+/// What to grant, if `answer` says that the agent may not write the status: the rule, in words.
+///
+/// From Kubernetes 1.36 on, a change of `status.devices` needs a rule on the synthetic resource `resourceclaims/driver`
+/// (kubernetes `pkg/registry/resource/utils.go`). A denial comes as 422 with a forbidden field, not as 403.
+pub fn denied(answer: &Status, driver: &str) -> Option<String> {
+    let forbidden_field = || {
+        let causes = answer.details.iter().flat_map(|details| &details.causes);
+        causes
+            .into_iter()
+            .any(|cause| cause.reason == "FieldValueForbidden" && cause.field.starts_with("status.devices"))
+    };
+    let rule = match answer.code {
+        403 => "verb patch on resourceclaims/status".to_owned(),
+        422 if forbidden_field() => {
+            format!("verb associated-node:patch on resourceclaims/driver, resource name {driver}")
+        }
+        _ => return None,
+    };
+    Some(format!("this agent may not write status.devices of ResourceClaims; grant {rule}, API group resource.k8s.io"))
+}
+
 fn entry(checkpoint: &Checkpoint, device: &PreparedDevice, now: &str) -> Value {
     let (message, data) = match (&checkpoint.channel, &checkpoint.compute_domain) {
         (Some(channel), _) => (
@@ -40,7 +62,10 @@ fn entry(checkpoint: &Checkpoint, device: &PreparedDevice, now: &str) -> Value {
         ),
         (None, Some(_)) => ("the node has no NVLink fabric: no channel is needed".to_owned(), json!({"channel": null})),
         (None, None) => {
-            ("the GPU is injected by the NVIDIA Container Toolkit".to_owned(), json!({"cdi": device.cdi_ids}))
+            let uuids = device.cdi_ids.iter().filter_map(|id| id.split_once('=')).map(|(_, uuid)| uuid);
+            let uuid = uuids.collect::<Vec<_>>().join(",");
+            let message = format!("{uuid}, injected by the NVIDIA Container Toolkit");
+            (message, json!({"uuid": uuid, "cdi": device.cdi_ids}))
         }
     };
     let mut entry = json!({
@@ -110,6 +135,34 @@ mod tests {
                     "message": "IMEX channel 7 of shared-0", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
                 "data": {"channel": 7, "domain": "shared-0"}}]}})
         );
+    }
+
+    #[test]
+    fn a_gpu_is_told_by_its_uuid() {
+        let device = PreparedDevice { cdi_ids: vec!["nvidia.com/gpu=GPU-7".into()], ..checkpoint().devices.remove(0) };
+        let gpu = Checkpoint { compute_domain: None, channel: None, devices: vec![device], ..checkpoint() };
+        let patch = patch(&claim(json!([])), &gpu, "2026-01-01T00:00:00Z").unwrap();
+        assert_eq!(patch["status"]["devices"][0]["data"], json!({"uuid": "GPU-7", "cdi": ["nvidia.com/gpu=GPU-7"]}));
+        let message = patch["status"]["devices"][0]["conditions"][0]["message"].as_str().unwrap();
+        assert!(message.starts_with("GPU-7"), "{message}");
+    }
+
+    #[test]
+    fn a_denial_names_the_rule_that_is_missing() {
+        let answer = |code: u16, reason: &str, field: &str| -> Status {
+            let causes = json!([{"reason": reason, "message": "m", "field": field}]);
+            serde_json::from_value(json!({"status": "Failure", "code": code, "details": {"causes": causes}})).unwrap()
+        };
+        let forbidden = answer(422, "FieldValueForbidden", "status.devices[0]");
+        assert!(denied(&forbidden, names::DRIVER).unwrap().contains("associated-node:patch on resourceclaims/driver"));
+        assert!(denied(&answer(403, "", ""), names::DRIVER).unwrap().contains("resourceclaims/status"));
+        for other in [
+            answer(422, "FieldValueInvalid", "status.devices[0]"),
+            answer(422, "FieldValueForbidden", "spec"),
+            answer(409, "", ""),
+        ] {
+            assert_eq!(denied(&other, names::DRIVER), None, "{other:?}");
+        }
     }
 
     #[test]

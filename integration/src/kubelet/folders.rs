@@ -11,6 +11,9 @@ use futures::stream::BoxStream;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tracing::warn;
 
+/// How often a directory that was removed is looked for.
+const AWAY: Duration = Duration::from_millis(10);
+
 /// A change in the directory.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
@@ -83,6 +86,7 @@ impl Told {
 
     fn add(&mut self, folder: &Path) -> io::Result<()> {
         let mask = WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::DELETE | WatchMask::MOVED_FROM;
+        let mask = mask | WatchMask::MOVE_SELF;
         let watch = self.watches.add(folder, mask)?;
         self.paths.insert(watch, folder.to_owned());
         Ok(())
@@ -113,6 +117,19 @@ impl Told {
         }
     }
 
+    /// The directory itself is gone: what is at its path next is watched instead.
+    async fn again(&mut self) -> Vec<Change> {
+        for (watch, _) in self.paths.drain() {
+            // Those of removed folders are gone already.
+            let _ = self.watches.remove(watch);
+        }
+        let root = self.root.clone();
+        while self.add(&root).is_err() {
+            tokio::time::sleep(AWAY).await;
+        }
+        self.scan(&root).into_iter().map(Change::Appeared).collect()
+    }
+
     /// The next changes; pending for ever once the kernel delivers no more.
     async fn next(&mut self) -> Vec<Change> {
         let event = match self.events.next().await {
@@ -123,6 +140,11 @@ impl Told {
             }
             None => return std::future::pending().await,
         };
+        if self.paths.get(&event.wd) == Some(&self.root)
+            && event.mask.intersects(EventMask::IGNORED | EventMask::MOVE_SELF)
+        {
+            return self.again().await;
+        }
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             let root = self.root.clone();
             return self.scan(&root).into_iter().map(Change::Appeared).collect();

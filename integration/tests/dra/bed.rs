@@ -203,6 +203,24 @@ impl Bed {
         self.client.request(request).await.unwrap()
     }
 
+    pub async fn delete(&self, api_version: &str, plural: &str, name: &str) {
+        let path = format!("/{name}");
+        self.send(http::Method::DELETE, api_version, plural, Some("team"), &path, json!({})).await;
+    }
+
+    /// The claim is reserved for nobody any more.
+    pub async fn unreserve(&self, claim: &str) {
+        let claims = kube::Api::<ResourceClaim>::namespaced(self.client.clone(), "team");
+        let patch = kube::api::Patch::Merge(json!({"status": {"reservedFor": null}}));
+        claims.patch_status(claim, &kube::api::PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// UID of a ComputeDomain that there is.
+    pub async fn uid_of(&self, domain: &str) -> String {
+        let domains = kube::Api::<heddle_core::api::ComputeDomain>::namespaced(self.client.clone(), "team");
+        domains.get(domain).await.unwrap().metadata.uid.unwrap()
+    }
+
     /// A ComputeDomain; its UID.
     pub async fn compute_domain(&self, namespace: &str, name: &str, spec: Value) -> String {
         let mut spec = spec;
@@ -315,7 +333,23 @@ impl Bed {
         (self.start_at(settings, turn.clone()).await, turn)
     }
 
+    /// Starts an agent, which may not listen yet.
+    pub async fn start_without_waiting(&self) -> Agent {
+        let turn = Turn::default();
+        turn.begin();
+        self.begin(self.settings(), turn)
+    }
+
     async fn start_at(&self, settings: DraSettings, turn: Turn) -> Agent {
+        let agent = self.begin(settings, turn);
+        // The registration socket of the last driver is the last that an agent opens.
+        let last = heddle_core::names::GPU_DRIVER;
+        let last = agent.settings.registry_dir.join(format!("{last}-{}-reg.sock", agent.settings.pod_uid));
+        agent.until(|| std::os::unix::net::UnixStream::connect(&last).is_ok()).await;
+        agent
+    }
+
+    fn begin(&self, settings: DraSettings, turn: Turn) -> Agent {
         let scope = self.runtime.root().child("agent");
         let stub = self.stub.clone();
         let allocator = scope.supervise(Spec::default(), move || Ok(StubAllocator(stub.clone())));
@@ -333,12 +367,7 @@ impl Bed {
             inventory: Some(self.inventory.clone()),
         };
         let server = scope.supervise(DraServer::spec(), move || DraServer::new(dependencies.clone()));
-        let agent = Agent { scope, server, health, settings };
-        // The registration socket of the last driver is the last that an agent opens.
-        let last = heddle_core::names::GPU_DRIVER;
-        let last = agent.settings.registry_dir.join(format!("{last}-{}-reg.sock", agent.settings.pod_uid));
-        agent.until(|| std::os::unix::net::UnixStream::connect(&last).is_ok()).await;
-        agent
+        Agent { scope, server, health, settings }
     }
 
     /// Kills an agent where it stands.

@@ -66,6 +66,36 @@ fn the_second_claim_of_a_compute_domain_costs_one_read_and_one_write() {
 }
 
 #[test]
+fn a_status_that_may_not_be_written_is_tried_once_and_stops_no_claim() {
+    run(|| async {
+        let bed = Bed::new().await;
+        let (agent, domain, first) = bed.start_with_claim().await;
+        let second = bed.claim("c2", &domain).await;
+        let writes = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = writes.clone();
+        bed.server.fail_requests(move |request| {
+            let ours = request.verb == Verb::Patch && request.plural == "resourceclaims";
+            ours.then(|| {
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                // As Kubernetes 1.36 denies it where the rule on resourceclaims/driver is missing.
+                serde_json::from_value(json!({"status": "Failure", "reason": "Invalid", "code": 422, "message": "denied",
+                    "details": {"causes": [{"reason": "FieldValueForbidden", "field": "status.devices[0]", "message": "m"}]}}))
+                .unwrap()
+            })
+        });
+        for claim in [&first, &second] {
+            agent.prepare_one(claim).await.unwrap();
+        }
+        agent.until(|| writes.load(std::sync::atomic::Ordering::Relaxed) >= 2).await;
+        for claim in [&first, &second] {
+            agent.unprepare(claim).await.unwrap();
+        }
+        assert_eq!(writes.load(std::sync::atomic::Ordering::Relaxed), 2, "once for each claim");
+        assert!(bed.cdi_files().is_empty());
+    });
+}
+
+#[test]
 fn case_14_the_same_uid_twice_in_parallel_has_one_effect_and_both_are_answered() {
     run(|| async {
         let bed = Bed::new().await;

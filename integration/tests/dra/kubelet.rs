@@ -11,12 +11,12 @@ use crate::bed::{Bed, NODE, run};
 
 const CHANNEL: &str = "/dev/nvidia-caps-imex-channels/channel7";
 
-fn kubelet(bed: &Bed) -> Kubelet {
+pub fn kubelet(bed: &Bed) -> Kubelet {
     let options = KubeletOptions::new(bed.client.clone(), NODE, bed.paths.clone(), "127.10.0.1");
     Kubelet::start(options.with_limits(Limits::brisk()))
 }
 
-async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+pub async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     loop {
         if let Some(found) = look() {
             return found;
@@ -25,11 +25,11 @@ async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-async fn running(kubelet: &Kubelet, pod: &str) -> Container {
+pub async fn running(kubelet: &Kubelet, pod: &str) -> Container {
     until(|| kubelet.containers().into_iter().find(|container| container.pod == pod)).await
 }
 
-async fn delete(bed: &Bed, pod: &str) {
+pub async fn delete(bed: &Bed, pod: &str) {
     let pods = kube::Api::<Pod>::namespaced(bed.client.clone(), "team");
     pods.delete(pod, &DeleteParams::default()).await.unwrap();
 }
@@ -127,5 +127,33 @@ fn case_20_a_container_that_crashes_after_its_file_was_wiped_starts_again_while_
         assert!(kubelet.crash("team", "p", "main", 1));
         until(|| kubelet.containers().is_empty().then_some(())).await;
         assert_eq!(running(&kubelet, "p").await.devices, before.devices);
+    });
+}
+
+#[test]
+fn a_plugin_registry_that_is_removed_and_made_again_has_the_driver_again() {
+    run(|| async {
+        let bed = Bed::new().await;
+        let kubelet = kubelet(&bed);
+        let agent = bed.start().await;
+        bed.pod_with_claim("p1").await;
+        running(&kubelet, "p1").await;
+        for folder in [bed.paths.registry(), bed.paths.plugins().join(heddle_core::names::DRIVER)] {
+            let before = kubelet.counts().registrations;
+            let sockets = agent.registrations();
+            std::fs::remove_dir_all(&folder).unwrap();
+            std::fs::create_dir(&folder).unwrap();
+            until(|| (agent.registrations() == sockets).then_some(())).await;
+            until(|| agent.service(heddle_core::names::DRIVER).exists().then_some(())).await;
+            // The service socket alone is connected to again; registration sockets are called anew.
+            until(|| (folder != bed.paths.registry() || kubelet.counts().registrations >= before + 2).then_some(()))
+                .await;
+        }
+        bed.pod("p2", "c").await;
+        running(&kubelet, "p2").await;
+        let domain = bed.compute_domain("team", "blue", json!({})).await;
+        bed.claim("c3", &domain).await;
+        bed.pod("p3", "c3").await;
+        running(&kubelet, "p3").await;
     });
 }

@@ -4,6 +4,8 @@ mod bed;
 mod claims;
 mod damage;
 mod kubelet;
+mod lifecycle;
+mod reported;
 mod restart;
 mod sharing;
 mod slices;

@@ -3,15 +3,20 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep};
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
 use super::frame::ServerSettings;
 use super::repair::Repair;
 
+/// A connection on which nothing is said for longer is closed, so that its place is another's. The kubelet opens one for
+/// each call, and gives GetInfo one second and NotifyRegistrationStatus five.
+const IDLE: Duration = Duration::from_secs(30);
 /// Bytes read from the socket at a time. A registration call is smaller.
 const READ: usize = 4096;
 
@@ -25,6 +30,8 @@ pub struct Connection {
     /// Repaired and not yet read by the server.
     output: Portion,
     settings: ServerSettings,
+    /// Ends when nothing was said for too long.
+    idle: Pin<Box<Sleep>>,
     /// Its place among the connections that may be open.
     _permit: OwnedSemaphorePermit,
 }
@@ -57,6 +64,7 @@ impl Connection {
             input: Portion::default(),
             output: Portion::default(),
             settings: ServerSettings::default(),
+            idle: Box::pin(tokio::time::sleep(IDLE)),
             _permit: permit,
         }
     }
@@ -65,7 +73,14 @@ impl Connection {
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let mut buffer = [0; READ];
         let mut buffer = ReadBuf::new(&mut buffer);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+            Poll::Ready(read) => read?,
+            Poll::Pending => {
+                ready!(self.idle.as_mut().poll(cx));
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        self.idle.as_mut().reset(Instant::now() + IDLE);
         self.input.bytes.extend_from_slice(buffer.filled());
         Poll::Ready(Ok(!buffer.filled().is_empty()))
     }

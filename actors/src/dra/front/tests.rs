@@ -220,3 +220,16 @@ async fn one_connection_more_than_the_bound_waits() {
     accepted.pop();
     assert!(incoming.next().await.unwrap().is_ok());
 }
+
+#[tokio::test(start_paused = true)]
+async fn silent_connections_make_room_after_a_while() {
+    let dir = fronted().await;
+    let mut silent = Vec::new();
+    for _ in 0..super::CONNECTIONS {
+        silent.push(UnixStream::connect(dir.path().join("reg.sock")).await.unwrap());
+    }
+    let mut kubelet = Client::connect(&dir).await;
+    assert_eq!(kubelet.get_info(whole).await, answer());
+    // One that went silent after a call ends too.
+    assert_eq!(kubelet.outcome(u32::MAX).await, Outcome::Closed);
+}
