@@ -53,6 +53,8 @@ pub struct Usable {
     pub kind: Option<DomainKind>,
     /// Why not.
     pub reason: String,
+    /// The reason, where slots are withheld whatever the fabric and the daemon are; that does not pass by itself.
+    pub withheld: Option<&'static str>,
 }
 
 /// What a [`SlicePublisher`] is told.
@@ -144,6 +146,9 @@ fn hindrance(inventory: &Inventory, usable: &Usable) -> Option<Hindrance> {
     }
     if usable.usable {
         return None;
+    }
+    if let Some(reason) = usable.withheld {
+        return Some(Hindrance { reason, text: usable.reason.clone(), lasting: true });
     }
     let lasting = matches!(inventory.fabric, Fabric::Unhealthy(_));
     let reason = match inventory.fabric {

@@ -20,6 +20,7 @@ use heddle_core::api::{DaemonStatus, DomainKind, IMEXDomain, IMEXDomainSpec, IME
 use heddle_core::clique::CliqueId;
 use heddle_core::fault::Fault;
 use heddle_core::inventory::{Fabric, Inventory};
+use heddle_core::runtime_guard::{Guard, Mode, Verdict};
 use heddle_proto::runner::runner_client::RunnerClient;
 use heddle_proto::runner::{GetRequest, State};
 use stand_in::{alive, root, settings};
@@ -105,6 +106,7 @@ impl Rig {
     }
 
     fn fabric(&self, fabric: Fabric) {
+        self.supervisor.tell(Message::Guard(Guard::Off));
         self.supervisor.tell(Message::Inventory(Inventory { fabric, ..Default::default() }));
     }
 
@@ -317,6 +319,29 @@ fn a_runner_that_goes_and_returns_is_found_again() {
         assert_eq!(status.domain.as_deref(), Some("d"), "what was known last stays");
         let runner = rig.start_runner();
         rig.until_ready_in("d").await;
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn where_the_second_door_is_open_slots_cannot_be_used() {
+    run(async {
+        let mut rig = Rig::new();
+        let runner = rig.start_runner();
+        rig.see(view("d", 1, 0));
+        rig.until_ready_in("d").await;
+        rig.usable.wait_for(|usable| usable.as_ref().is_some_and(|usable| usable.usable)).await.unwrap();
+        let guard = Guard::new(Mode::Require);
+        let open = Verdict::Open { why: "pods get channels".into(), set: "set x in /y".into() };
+        rig.supervisor.tell(Message::Guard(guard.seen(open)));
+        let withheld = |usable: &Option<Usable>| {
+            usable
+                .as_ref()
+                .is_some_and(|u| !u.usable && u.withheld.is_some() && u.reason == "pods get channels; set x in /y")
+        };
+        rig.usable.wait_for(withheld).await.unwrap();
+        rig.supervisor.tell(Message::Guard(guard.seen(Verdict::Closed)));
+        rig.usable.wait_for(|usable| usable.as_ref().is_some_and(|usable| usable.usable)).await.unwrap();
         runner.stop().await;
     });
 }

@@ -1,23 +1,31 @@
-//! The whole agent in process against the embedded API, on a node without NVLink fabric.
+//! The whole agent in process against the embedded API.
 
 mod own_process;
+#[path = "../../actors/tests/stand_in/mod.rs"]
+#[allow(dead_code)] // the actors' own tests use all of it
+mod stand_in;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use heddle_actors::agent::{self, Settings};
+use heddle_actors::host_root::HostRoot;
+use heddle_actors::runner;
 use heddle_actors::runtime::block_on;
-use heddle_core::api::{IMEXNode, crds};
+use heddle_actors::runtime_guard::Places;
+use heddle_core::api::{IMEXDomain, IMEXDomainSpec, IMEXNode, Member, crds};
 use heddle_core::fault::{Class, Fault};
+use heddle_core::imex::shared_domain_name;
 use heddle_core::inventory::Access;
 use heddle_core::names;
+use heddle_core::runtime_guard::{Mode, RUNTIME_GUARDED};
 use heddle_fake_nvml::{Scenario, install};
 use heddle_integration::api::{ApiServer, Options};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
@@ -58,6 +66,9 @@ fn settings(root: &Path, client: Client) -> Settings {
         gpus: false,
         fabric_access: Access::default(),
         ignored_xids: Vec::new(),
+        host: HostRoot::new(root.join("host")),
+        places: Places::default(),
+        runtime_guard: Mode::Warn,
         pod_uid: String::new(),
         metrics: None,
         health: None,
@@ -201,5 +212,92 @@ fn case_41_a_new_agent_that_ends_while_it_stands_by_leaves_the_old_one_as_it_is(
         assert_eq!(left, [format!("{}-first-reg.sock", names::DRIVER).as_str()]);
         end.send(()).unwrap();
         first.await.unwrap().unwrap();
+    });
+}
+
+/// Waits until the node's object says that of its second door.
+async fn guarded(client: &Client, status: &str) -> String {
+    let condition = |node: &IMEXNode| {
+        let conditions = &node.status.as_ref()?.conditions;
+        conditions.iter().find(|condition| condition.type_ == RUNTIME_GUARDED && condition.status == status).cloned()
+    };
+    let fits = |node: Option<&IMEXNode>| node.is_some_and(|node| condition(node).is_some());
+    let node = await_condition(Api::<IMEXNode>::all(client.clone()), "n0", fits).await.unwrap().unwrap();
+    condition(&node).unwrap().message
+}
+
+/// Waits until slots are offered, or are not.
+async fn until_offered(client: &Client, wanted: bool) {
+    let slices = Api::<ResourceSlice>::all(client.clone());
+    loop {
+        let found = slices.list(&Default::default()).await.unwrap().items;
+        let slots = found.iter().filter(|slice| slice.spec.driver == names::DRIVER);
+        let mut slots = slots.flat_map(|slice| slice.spec.devices.iter().flatten());
+        if slots.any(|slot| slot.taints.as_ref().is_none_or(Vec::is_empty)) == wanted {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn nvidia_toolkit_pr_943_require_withholds_the_slots_until_the_file_is_set() {
+    let test = "nvidia_toolkit_pr_943_require_withholds_the_slots_until_the_file_is_set";
+    in_own_process(test, |root, scenario| {
+        install(&root.join("driver")).unwrap();
+        let clique: heddle_core::clique::CliqueId = "0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.7".parse().unwrap();
+        Scenario::gb200("n0", 2, Some((&clique.cluster.to_string(), clique.id))).write(scenario).unwrap();
+        stand_in::script(root, "nvidia-imex", stand_in::DAEMON);
+        stand_in::script(root, "nvidia-imex-ctl", stand_in::CTL);
+        fs::write(root.join("word"), "READY\n").unwrap();
+        let host = |path: &str, text: &str| {
+            let path = root.join("host").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let toolkit = "etc/nvidia-container-runtime/config.toml";
+        let nvidia = "[crio.runtime.runtimes.nvidia]\nruntime_path = '/usr/bin/nvidia-container-runtime'\n";
+        host("etc/crio/crio.conf.d/99-nvidia.toml", nvidia);
+        host(toolkit, "");
+        run(async {
+            let client = cluster().await;
+            let settings = Settings { runtime_guard: Mode::Require, ..settings(root, client.clone()) };
+            let (end, ends) = oneshot::channel::<()>();
+            let agent = tokio::task::spawn_local(agent::run(settings, async { drop(ends.await) }));
+            let (end_runner, ends) = oneshot::channel::<()>();
+            let runner = tokio::spawn(runner::run(stand_in::settings(root), async { drop(ends.await) }));
+
+            let member = Member { index: 1, address: "127.10.0.1".into(), away: false };
+            let members = [("n0".to_owned(), member)].into();
+            let spec = IMEXDomainSpec { clique: clique.to_string(), max_members: 18, members, ..Default::default() };
+            let domain = IMEXDomain::new(&shared_domain_name(&clique), spec);
+            Api::all(client.clone()).create(&PostParams::default(), &domain).await.unwrap();
+            let nodes = Api::<IMEXNode>::all(client.clone());
+            let status = |node: Option<&IMEXNode>| node.and_then(|node| node.status.clone()).unwrap_or_default();
+            await_condition(nodes.clone(), "n0", |node: Option<&IMEXNode>| status(node).clique.is_some())
+                .await
+                .unwrap();
+            let assigned = Patch::Merge(serde_json::json!({"spec": {"domain": shared_domain_name(&clique)}}));
+            nodes.patch("n0", &PatchParams::default(), &assigned).await.unwrap();
+            let ready = |node: Option<&IMEXNode>| status(node).daemon.state == "READY";
+            await_condition(nodes, "n0", ready).await.unwrap();
+
+            let message = guarded(&client, "False").await;
+            assert!(
+                message.contains("ignore-imex-channel-requests = true in /etc/nvidia-container-runtime"),
+                "{message}"
+            );
+            until_offered(&client, false).await;
+            host(toolkit, "[features]\nignore-imex-channel-requests = true\n");
+            until_offered(&client, true).await;
+            guarded(&client, "True").await;
+            host(toolkit, "");
+            until_offered(&client, false).await;
+
+            end.send(()).unwrap();
+            agent.await.unwrap().unwrap();
+            end_runner.send(()).unwrap();
+            runner.await.unwrap().unwrap();
+        });
     });
 }

@@ -8,6 +8,7 @@ use heddle_core::inventory::Access;
 use heddle_core::names;
 
 use super::client;
+use super::host::Host;
 
 /// Runs on every node, as a DaemonSet.
 #[derive(Args)]
@@ -61,6 +62,8 @@ pub struct Agent {
     /// XIDs that make no GPU unhealthy, beside those that are an application's fault (13, 31, 43, 45, 68, 109)
     #[arg(long, value_name = "NUMBER,…", value_delimiter = ',', env = "HEDDLE_IGNORED_XIDS")]
     ignored_xids: Vec<u64>,
+    #[command(flatten)]
+    host: Host,
     /// Where to serve /metrics, /livez and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", env = "HEDDLE_METRICS_ADDRESS")]
     metrics_address: Option<SocketAddr>,
@@ -91,6 +94,9 @@ impl Agent {
                 gpus: self.gpus,
                 fabric_access: self.fabric_access,
                 ignored_xids: self.ignored_xids,
+                places: self.host.places(),
+                runtime_guard: self.host.runtime_guard.into(),
+                host: self.host.root(),
                 metrics: self.metrics_address,
                 health: self.health_address,
             };

@@ -10,6 +10,7 @@ mod crds;
 mod demo;
 #[cfg(feature = "demo")]
 pub mod fake;
+mod host;
 mod imex_runner;
 
 use std::process::ExitCode;

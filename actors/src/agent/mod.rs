@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use heddle_core::fault::{Fault, reason};
 use heddle_core::inventory::Access;
+use heddle_core::runtime_guard::Mode;
 use kube::Client;
 
 use lock::Lock;
@@ -16,7 +17,9 @@ pub use tell::{Later, Tell};
 
 use crate::api_requests::ApiRequests;
 use crate::dra::DiskSyncs;
+use crate::host_root::HostRoot;
 use crate::runtime::{Runtime, Turn};
+use crate::runtime_guard::Places;
 
 /// What an agent is started with.
 #[derive(Clone)]
@@ -53,6 +56,12 @@ pub struct Settings {
     pub fabric_access: Access,
     /// XIDs that make no GPU unhealthy, beside those of applications.
     pub ignored_xids: Vec<u64>,
+    /// The host's `/`.
+    pub host: HostRoot,
+    /// Where the container runtime's and the container toolkit's files are on the host.
+    pub places: Places,
+    /// What is done where the container runtime gives pods channels by itself.
+    pub runtime_guard: Mode,
     /// UID of the agent's pod.
     pub pod_uid: String,
     /// Where metrics and probes are served.
@@ -95,7 +104,7 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
         tracing::info!(%address, "serving metrics and probes");
     }
     let probes = settings.health.map(probe_listener).transpose()?;
-    wiring::wire(&runtime.root(), &settings, &turn, probes);
+    wiring::wire(&runtime, &settings, &turn, probes);
     tracing::info!(node = settings.node_name, version = env!("CARGO_PKG_VERSION"), "agent");
     let mut failed = Ok(());
     let ends = async {

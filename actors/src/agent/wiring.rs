@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! GpuInventory ── Inventory ──► NodeLink, ChannelAllocator, ImexSupervisor, SlicePublisher, DraServer; Notice ► NodeEvents
+//! RuntimeGuard ── Guard ───────► ChannelAllocator, ImexSupervisor; Condition ► NodeLink
 //! NodeLink ───── View ────────► ChannelAllocator, ImexSupervisor
 //! ImexSupervisor ─ Daemon ────► NodeLink (status), ChannelAllocator (readiness); Usable ► SlicePublisher
 //! ChannelAllocator ─ MaySwitch ► ImexSupervisor; Restore? ► DraServer; Enter, Leave, Keep ► NodeLink
 //! DraServer ──── Restore, Enter, Leave … ► ChannelAllocator; Refused ► ClaimEvents
 //! ```
 //!
-//! While another agent acts for the node, only ClaimEvents, HealthProbe and DraServer run, and the latter answers from
-//! checkpoints: see [`Turn`].
+//! While another agent acts for the node, only RuntimeGuard, ClaimEvents, HealthProbe and DraServer run, and the last
+//! answers from checkpoints: see [`Turn`].
 
 use std::net::TcpListener;
 use std::rc::Rc;
@@ -27,14 +28,16 @@ use crate::node_events::{self, NodeEvents};
 use crate::node_link::{self, NodeFacts, NodeLink};
 use crate::nvml::Sysfs;
 use crate::nvml::devices::Devices;
-use crate::runtime::{Scope, Spec, Turn};
+use crate::runtime::{Runtime, Spec, Turn};
+use crate::runtime_guard::{self, GuardMetrics, RuntimeGuard};
 use crate::slice_publisher::{self, DEFAULT_GRACE, SlicePublisher};
 
 /// How often NVML is read: changes of the fabric come without a notice.
 const INVENTORY_POLL: Duration = Duration::from_secs(5);
 
-/// Starts every actor below `root`: those that act for the node with the `turn`.
-pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn, probes: Option<TcpListener>) {
+/// Starts every actor below the root: those that act for the node with the `turn`.
+pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: Option<TcpListener>) {
+    let root = &runtime.root();
     let client = || settings.client.clone();
     let dra = DraSettings {
         node_name: settings.node_name.clone(),
@@ -57,10 +60,13 @@ pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn, probes: Optio
     let ready = Word::new();
     let usable = Word::new();
     let may_switch = Word::new();
+    let guard = Word::new();
+    let guarded = Word::new();
 
     let again = [
         inventory.heard_by(&to_link, node_link::Message::Inventory),
         status.heard_by(&to_link, node_link::Message::Daemon),
+        guarded.heard_by(&to_link, node_link::Message::Condition),
     ];
     let link_settings = node_link::Settings {
         client: client(),
@@ -80,6 +86,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn, probes: Optio
         inventory.heard_by(&to_allocator, channel_allocator::Message::Inventory),
         view.heard_by(&to_allocator, channel_allocator::Message::View),
         ready.heard_by(&to_allocator, channel_allocator::Message::Daemon),
+        guard.heard_by(&to_allocator, channel_allocator::Message::Guard),
     ];
     let server = to_server.clone();
     let allocator_settings = channel_allocator::Settings {
@@ -98,6 +105,7 @@ pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn, probes: Optio
         inventory.heard_by(&to_supervisor, imex_supervisor::Message::Inventory),
         view.heard_by(&to_supervisor, imex_supervisor::Message::View),
         may_switch.heard_by(&to_supervisor, imex_supervisor::Message::MaySwitch),
+        guard.heard_by(&to_supervisor, imex_supervisor::Message::Guard),
     ];
     let supervisor_settings = imex_supervisor::Settings {
         socket: settings.runner_socket.clone(),
@@ -158,7 +166,20 @@ pub(super) fn wire(root: &Scope, settings: &Settings, turn: &Turn, probes: Optio
     });
     to_server.set(&server);
 
-    // Last, so that everybody is there to listen.
+    // The rest last, so that everybody is there to listen.
+    let (tell_guard, tell_condition) = (guard.teller(), guarded.teller());
+    let guard_settings = runtime_guard::Settings {
+        mode: settings.runtime_guard,
+        host: settings.host.clone(),
+        places: settings.places.clone(),
+        guard: Rc::new(move |guard| {
+            guard.condition().into_iter().for_each(|draft| tell_condition(draft));
+            tell_guard(guard);
+        }),
+        metrics: runtime.metrics().register(GuardMetrics::register),
+    };
+    root.supervise(Spec::default(), move || Ok(RuntimeGuard::new(guard_settings.clone())));
+
     let (events_client, node_name) = (client(), settings.node_name.clone());
     let node_events = root.supervise(acting, move || Ok(NodeEvents::new(events_client.clone(), &node_name)));
     let inventory_settings = gpu_inventory::Settings {

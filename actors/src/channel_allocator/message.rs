@@ -5,6 +5,7 @@ use heddle_core::claim::{ClaimKey, Grant, Prepared};
 use heddle_core::fault::Fault;
 use heddle_core::imex::Answer;
 use heddle_core::inventory::Inventory;
+use heddle_core::runtime_guard::Guard;
 
 use crate::node_link::DomainView;
 use crate::runtime::{self, AskError, Overflow, Reply};
@@ -65,6 +66,8 @@ pub enum Message {
     },
     /// From the IMEX supervisor.
     Daemon(Ready),
+    /// From the runtime guard.
+    Guard(Guard),
     /// From the node link.
     View(DomainView),
     /// From the inventory.
@@ -126,6 +129,7 @@ impl runtime::Message for Message {
             Self::Verify { .. } => "Verify",
             Self::Suspend { .. } => "Suspend",
             Self::Daemon(_) => "Daemon",
+            Self::Guard(_) => "Guard",
             Self::View(_) => "View",
             Self::Inventory(_) => "Inventory",
             Self::Entered { .. } => "Entered",
@@ -139,7 +143,7 @@ impl runtime::Message for Message {
 
     fn overflow(&self) -> Overflow {
         match self {
-            Self::Daemon(_) | Self::View(_) | Self::Inventory(_) => Overflow::Replace,
+            Self::Daemon(_) | Self::Guard(_) | Self::View(_) | Self::Inventory(_) => Overflow::Replace,
             _ => Overflow::Reject,
         }
     }

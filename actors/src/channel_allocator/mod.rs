@@ -49,6 +49,8 @@ pub struct ChannelAllocator {
     view: Option<DomainView>,
     fabric: Option<Fabric>,
     ready: Ready,
+    /// Why the node gives no channel whatever its fabric and its daemon are.
+    withheld: Option<Fault>,
     ledger: Ledger,
     /// Enters by claim UID.
     waiting: BTreeMap<String, Waiting>,
@@ -79,6 +81,7 @@ impl ChannelAllocator {
             view: None,
             fabric: None,
             ready: Err("the IMEX daemon of this node has not been asked yet".into()),
+            withheld: None,
             ledger: Ledger::default(),
             waiting: BTreeMap::new(),
             underway: BTreeMap::new(),
@@ -98,7 +101,7 @@ impl ChannelAllocator {
             return Gate::Refuse(clash.clone());
         }
         let node = self.view.as_ref().map(|view| &*view.node);
-        gate(&waiting.cd, waiting.mode, self.fabric.as_ref(), node, &self.ready)
+        gate(&waiting.cd, waiting.mode, self.fabric.as_ref(), node, &self.ready, self.withheld.as_ref())
     }
 
     /// Takes every waiting enter as far as it gets now.
@@ -421,6 +424,10 @@ impl Actor for ChannelAllocator {
             }
             Message::Daemon(ready) => {
                 self.ready = ready;
+                self.changed(cx);
+            }
+            Message::Guard(guard) => {
+                self.withheld = guard.withholds();
                 self.changed(cx);
             }
             Message::View(view) => {

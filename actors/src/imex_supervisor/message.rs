@@ -1,5 +1,6 @@
 use heddle_core::imex::DomainConfig;
 use heddle_core::inventory::Inventory;
+use heddle_core::runtime_guard::Guard;
 use heddle_proto::runner::State;
 use heddle_proto::runner::runner_client::RunnerClient;
 use tonic::transport::Channel;
@@ -14,6 +15,8 @@ pub enum Message {
     View(DomainView),
     /// From the inventory.
     Inventory(Inventory),
+    /// From the runtime guard.
+    Guard(Guard),
     /// From the allocator: may the daemon be ended, or why not.
     MaySwitch(Result<(), String>),
     /// The runner was reached.
@@ -48,6 +51,7 @@ impl runtime::Message for Message {
         match self {
             Self::View(_) => "View",
             Self::Inventory(_) => "Inventory",
+            Self::Guard(_) => "Guard",
             Self::MaySwitch(_) => "MaySwitch",
             Self::Connected(_) => "Connected",
             Self::State(_) => "State",
@@ -60,7 +64,7 @@ impl runtime::Message for Message {
 
     fn overflow(&self) -> Overflow {
         match self {
-            Self::View(_) | Self::Inventory(_) | Self::MaySwitch(_) => Overflow::Replace,
+            Self::View(_) | Self::Inventory(_) | Self::Guard(_) | Self::MaySwitch(_) => Overflow::Replace,
             // Not State: it must keep its place between Connected and Lost.
             _ => Overflow::Reject,
         }

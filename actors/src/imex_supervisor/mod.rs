@@ -10,6 +10,7 @@ use heddle_core::api::DaemonStatus;
 use heddle_core::fault::Fault;
 use heddle_core::imex::{Daemon, DaemonState, DomainConfig, Sent, Step, desired, next, readiness};
 use heddle_core::inventory::{Fabric, Inventory};
+use heddle_core::runtime_guard::Guard;
 use heddle_proto::runner::State;
 use heddle_proto::runner::runner_client::RunnerClient;
 use tonic::transport::Channel;
@@ -48,6 +49,7 @@ pub struct ImexSupervisor {
     settings: Settings,
     view: Option<DomainView>,
     inventory: Option<Inventory>,
+    guard: Option<Guard>,
     may_switch: Result<(), String>,
     runner: Option<RunnerClient<Channel>>,
     /// The runner's last word; after it is lost, its last word before.
@@ -77,6 +79,7 @@ impl ImexSupervisor {
             settings,
             view: None,
             inventory: None,
+            guard: None,
             may_switch: Err("the claims of this node are not known yet".into()),
             runner: None,
             state: None,
@@ -215,9 +218,13 @@ impl ImexSupervisor {
         }
     }
 
-    /// A slot can be used where the fabric and the daemon can, and where there is no fabric: it then gives no channel.
+    /// A slot can be used where the fabric and the daemon can and the second door is closed, and where there is no
+    /// fabric: it then gives no channel.
     fn report_usable(&mut self, ready: Ready) {
         let Some(inventory) = &self.inventory else { return };
+        // What another agent has published stays until it is known whether it may.
+        let Some(guard) = self.guard.as_ref().filter(|guard| !guard.awaits_look()) else { return };
+        let withheld = guard.withholds().filter(|_| inventory.fabric != Fabric::None);
         let reason = match (&inventory.fabric, ready) {
             (Fabric::None, _) | (Fabric::Ready(_), Ok(_)) => None,
             (Fabric::Ready(_), Err(why)) => Some(why),
@@ -225,8 +232,11 @@ impl ImexSupervisor {
             (Fabric::Unhealthy(why), _) => Some(format!("the NVLink fabric is not healthy: {why}")),
         };
         let view = self.view.as_ref();
+        let withheld_for = withheld.as_ref().map(|fault| fault.reason);
+        let reason = withheld.map(|fault| fault.message).or(reason);
         let usable = Usable {
             usable: reason.is_none(),
+            withheld: withheld_for,
             domain: view.and_then(|view| view.node.spec.domain.clone()),
             kind: view.and_then(|view| view.domain.as_ref()).map(|domain| domain.spec.kind),
             reason: reason.unwrap_or_default(),
@@ -274,6 +284,7 @@ impl Actor for ImexSupervisor {
         match message {
             Message::View(view) => self.view = Some(view),
             Message::Inventory(inventory) => self.inventory = Some(inventory),
+            Message::Guard(guard) => self.guard = Some(guard),
             Message::MaySwitch(may) => self.may_switch = may,
             Message::Connected(runner) => {
                 tracing::info!("the IMEX runner is reached");

@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use heddle_core::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IsolationMode, NodeChannel};
+use heddle_core::condition::Draft;
 use heddle_core::imex::Answer;
 use heddle_core::inventory::Inventory;
 
@@ -44,6 +45,8 @@ pub enum Message {
     Inventory(Inventory),
     /// From the IMEX supervisor.
     Daemon(DaemonStatus),
+    /// From whoever knows of it: a condition of the node.
+    Condition(Draft),
     /// From the allocator: enter this ComputeDomain's channel. Answered when the object says so, or says why not.
     Enter {
         /// Whose channel.
@@ -80,6 +83,7 @@ impl runtime::Message for Message {
             Self::DomainSeen { .. } => "DomainSeen",
             Self::Inventory(_) => "Inventory",
             Self::Daemon(_) => "Daemon",
+            Self::Condition(_) => "Condition",
             Self::Enter { .. } => "Enter",
             Self::Leave { .. } => "Leave",
             Self::Keep { .. } => "Keep",

@@ -267,6 +267,10 @@ impl Actor for NodeLink {
                 };
             }
             Message::Daemon(daemon) => self.report.daemon = Some(daemon),
+            Message::Condition(draft) => {
+                self.report.conditions.retain(|known| known.type_ != draft.type_);
+                self.report.conditions.push(draft);
+            }
             Message::Enter { cd, mode, reply } => {
                 self.wishes.leaves.remove(&cd.uid);
                 self.entering.entry(cd.uid.clone()).or_default().push(reply);

@@ -20,15 +20,20 @@ pub enum Gate {
 }
 
 /// Decides from the fabric, the node's own object and `ready`: the domain in which the daemon is READY, or why it is
-/// in none. What is not known yet is `None`.
+/// in none. What is not known yet is `None`. `withheld`: why the node gives no channel whatever its fabric is.
 pub fn gate(
     cd: &ComputeDomainRef,
     mode: IsolationMode,
     fabric: Option<&Fabric>,
     node: Option<&IMEXNode>,
     ready: &Result<String, String>,
+    withheld: Option<&Fault>,
 ) -> Gate {
     let wait = |reason, text: String| Gate::Wait(Fault::retryable(reason, text));
+    let has_fabric = fabric.is_some_and(|fabric| *fabric != Fabric::None);
+    if let Some(fault) = withheld.filter(|_| has_fabric) {
+        return Gate::Refuse(fault.clone());
+    }
     let clique = match fabric {
         Some(Fabric::None) => return Gate::NoFabric,
         Some(Fabric::Unhealthy(why)) => {
@@ -100,7 +105,7 @@ mod tests {
 
     fn decide(mode: IsolationMode, fabric: Option<Fabric>, node: Option<IMEXNode>, ready: Result<&str, &str>) -> Gate {
         let ready = ready.map(Into::into).map_err(Into::into);
-        gate(&cd(), mode, fabric.as_ref(), node.as_ref(), &ready)
+        gate(&cd(), mode, fabric.as_ref(), node.as_ref(), &ready, None)
     }
 
     #[test]
@@ -145,6 +150,19 @@ mod tests {
                 other => panic!("{expected}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn what_is_withheld_is_refused_where_there_is_a_fabric() {
+        let shared = shared_domain_name(&clique());
+        let fault = Fault::retryable(reason::RUNTIME_GUARD_OPEN, "set x in /y");
+        let decide = |fabric: Option<Fabric>| {
+            let node = member(&shared);
+            gate(&cd(), IsolationMode::Channel, fabric.as_ref(), Some(&node), &Ok(shared.clone()), Some(&fault))
+        };
+        assert_eq!(decide(Some(Fabric::Ready(clique()))), Gate::Refuse(fault.clone()));
+        assert_eq!(decide(Some(Fabric::None)), Gate::NoFabric, "nothing to reach");
+        assert!(matches!(decide(None), Gate::Wait(_)), "it may yet be none");
     }
 
     #[test]

@@ -353,6 +353,7 @@ pub(crate) fn agent_command(node: &Node, kubeconfig: &Path) -> Vec<OsString> {
         .chain(["--driver-root".into(), paths.driver_root().into()])
         .chain(["--proc-root".into(), paths.os().join("proc").into()])
         .chain(["--sys-root".into(), paths.os().join("sys").into()])
+        .chain(["--host-root".into(), paths.os().into()])
         .chain(["--kubelet-plugins-dir".into(), paths.plugins().into()])
         .chain(["--kubelet-registry-dir".into(), paths.registry().into()])
         .chain(["--cdi-dir".into(), paths.cdi().into()])

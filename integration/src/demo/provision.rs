@@ -14,6 +14,17 @@ use uuid::Uuid;
 
 use crate::node::NodePaths;
 
+/// containerd with NVIDIA's runtime beside its own, and CDI on, as it is by default since 2.0.
+const CONTAINERD: &str = "version = 3
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]
+BinaryName = '/usr/bin/nvidia-container-runtime'
+";
+
+/// That runtime's configuration, with its own door to IMEX channels shut.
+const TOOLKIT: &str = "[features]
+ignore-imex-channel-requests = true
+";
+
 /// One simulated node.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -70,7 +81,8 @@ pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow:
         paths.cdi_static(),
         paths.state(),
         paths.imex(),
-        os.join("etc"),
+        os.join("etc/containerd"),
+        os.join("etc/nvidia-container-runtime"),
         os.join("net"),
         os.join("run"),
         os.join("proc/driver/nvidia"),
@@ -100,6 +112,8 @@ pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow:
         format!("{}\n", Uuid::from_u128(fastrand::u128(..)).hyphenated()),
     )?;
     write(os.join("etc/hosts"), "127.0.0.1 localhost\n".into())?;
+    write(os.join("etc/containerd/config.toml"), CONTAINERD.into())?;
+    write(os.join("etc/nvidia-container-runtime/config.toml"), TOOLKIT.into())?;
     write(os.join("net/addresses"), format!("{}\n", node.address))?;
 
     let scenario = Scenario::gb200(&node.name, gpus, Some((&node.clique.cluster.to_string(), node.clique.id)));

@@ -8,6 +8,7 @@ use heddle_actors::dra::{Driver, HealthBoard};
 use heddle_actors::runtime::{Addr, Spec};
 use heddle_actors::slice_publisher::{Message, Settings, SlicePublisher, Usable};
 use heddle_core::api::DomainKind;
+use heddle_core::fault::reason;
 use heddle_core::inventory::{Channels, Fabric, Trouble};
 use heddle_core::names;
 use heddle_integration::api::{Options, Verb};
@@ -36,11 +37,16 @@ fn publisher_with(bed: &Bed, grace: Duration, health: HealthBoard) -> Addr<Messa
 }
 
 fn usable(usable: bool) -> Message {
+    said(usable, None)
+}
+
+fn said(usable: bool, withheld: Option<&'static str>) -> Message {
     Message::Usable(Usable {
         usable,
         domain: Some("shared-0".into()),
         kind: Some(DomainKind::Shared),
         reason: "the daemon is down".into(),
+        withheld,
     })
 }
 
@@ -274,6 +280,21 @@ fn a_new_agent_takes_tainted_slots_over_without_a_write() {
         new.tell(usable(false));
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!((slices(&bed), writes(&bed)), (before, 0));
+    });
+}
+
+#[test]
+fn what_is_withheld_has_no_grace() {
+    run(|| async {
+        let bed = Bed::new().await;
+        let address = publisher(&bed, Duration::from_secs(600));
+        address.tell(Message::Inventory(bed.inventory.clone()));
+        address.tell(usable(true));
+        until(|| slices(&bed).len() == 2).await;
+        address.tell(said(false, Some(reason::RUNTIME_GUARD_OPEN)));
+        until(|| tainted_slots(&bed, "RuntimeGuardOpen")).await;
+        address.tell(usable(true));
+        until(|| taints(&bed, names::DRIVER).values().all(Vec::is_empty)).await;
     });
 }
 

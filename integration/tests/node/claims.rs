@@ -9,6 +9,7 @@ use heddle_core::claim::Grant;
 use heddle_core::fault::{Class, reason};
 use heddle_core::imex::exclusive_domain_name;
 use heddle_core::inventory::Fabric;
+use heddle_core::runtime_guard::{Guard, Mode, Verdict};
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
@@ -232,6 +233,24 @@ fn a_node_without_fabric_gives_no_channel_and_one_with_a_sick_one_says_so() {
         assert!(fault.reason == reason::FABRIC_UNHEALTHY && fault.message.contains("degraded bandwidth"), "{fault}");
         node.allocator.tell(Message::Restore { claims: Vec::new() });
         assert!(node.allocator.ask(|reply| Message::Suspend { reply }).await.unwrap().is_ok(), "nothing is held");
+    });
+}
+
+#[test]
+fn a_node_whose_second_door_is_open_refuses_new_claims_and_keeps_those_that_are_prepared() {
+    run(async {
+        let cluster = Cluster::new(&["n0"]).await;
+        let node = cluster.node("n0").await;
+        assert_eq!(node.enter("a", "green").await, 1);
+        let guard = Guard::new(Mode::Require);
+        let open = Verdict::Open { why: "pods get channels".into(), set: "set x in /y".into() };
+        node.allocator.tell(Message::Guard(guard.seen(open)));
+        let fault = node.enter_in("b", "green", IsolationMode::Channel).await.unwrap_err();
+        assert_eq!((fault.class, fault.reason), (Class::Retryable, reason::RUNTIME_GUARD_OPEN));
+        assert!(fault.message.contains("set x in /y"), "{fault}");
+        assert!(node.verify(prepared("a", "green", 1)).await.is_ok());
+        node.allocator.tell(Message::Guard(guard.seen(Verdict::Closed)));
+        assert_eq!(node.enter("b", "green").await, 1);
     });
 }
 
