@@ -123,6 +123,48 @@ mod tests {
     }
 
     #[test]
+    fn files_that_are_not_what_they_should_be_are_errors_with_their_path() {
+        let section = |lines: &str| format!("Character devices:\n{lines}\nBlock devices:\n  8 sd\n");
+        for lines in [
+            "",
+            "nvidia-caps-imex-channels\n",
+            "506\n",
+            "x nvidia-caps-imex-channels\n",
+            "-1 nvidia-caps-imex-channels\n",
+            "4294967296 nvidia-caps-imex-channels\n",
+            "506 nvidia-caps-imex-channels x\n",
+            "506 NVIDIA-caps-imex-channels\n",
+            "506 nvidia-caps-imex-channel\n",
+        ] {
+            let (_folder, found) = devices(&[("devices", &section(lines))]);
+            assert!(found.channel_major().unwrap_err().message.contains("devices"), "{lines:?}");
+        }
+        let cut_off = "Character devices:\n506 nvidia-caps-imex-channels";
+        assert_eq!(devices(&[("devices", cut_off)]).1.channel_major(), Ok(506), "no newline at the end");
+        assert!(devices(&[("devices", "506 nvidia-caps-imex-channels\n")]).1.channel_major().is_err(), "no heading");
+
+        for (text, count) in [
+            ("ImexChannelCount: 0\n", Some(0)),
+            ("ImexChannelCount: 1", Some(1)),
+            ("ImexChannelCount:\t2048 \n", Some(2048)),
+            ("OldImexChannelCount: 5\nImexChannelCountX: 6\n", None),
+            ("ImexChannelCount 2048\n", None),
+            ("ImexChannelCount:\n", None),
+            ("ImexChannelCount: -1\n", None),
+            ("ImexChannelCount: 99999999999\n", None),
+            ("", None),
+        ] {
+            let (_folder, found) = devices(&[("driver/nvidia/params", text)]);
+            assert_eq!(found.channel_count().ok(), count, "{text:?}");
+        }
+
+        let (folder, found) = devices(&[("sys/kernel/random/boot_id", " \n")]);
+        assert!(found.boot_id().unwrap_err().message.ends_with("is empty"));
+        std::fs::write(folder.path().join("devices"), [0xff, 0xfe]).unwrap();
+        assert!(found.channel_major().unwrap_err().message.contains("cannot read"));
+    }
+
+    #[test]
     fn a_file_that_is_not_there_is_named() {
         let (folder, found) = devices(&[("sys/kernel/random/boot_id", "3f1c\n")]);
         assert_eq!(found.boot_id().as_deref(), Ok("3f1c"));
