@@ -117,6 +117,8 @@ pub mod reason {
         DOMAIN_FULL = "DomainFull";
         /// The domain's members differ in something that must be equal.
         MEMBER_MISMATCH = "MemberMismatch";
+        /// The NVIDIA Container Toolkit has not described the GPU, so no container can be given it.
+        NO_TOOLKIT_ENTRY = "GpuNotInToolkit";
         /// NVML could not be used.
         NVML = "NvmlUnavailable";
         /// The node's container runtime gives pods IMEX channels by itself.

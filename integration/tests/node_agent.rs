@@ -60,6 +60,7 @@ fn settings(root: &Path, client: Client) -> Settings {
         plugins_dir: root.join("plugins"),
         registry_dir: root.join("registry"),
         cdi_dir: root.join("cdi"),
+        cdi_static_dir: root.join("cdi-etc"),
         state_dir: root.join("state"),
         runner_socket: root.join("run/runner.sock"),
         slots: 4,

@@ -43,6 +43,9 @@ pub struct Agent {
     /// Where the container runtime looks for CDI files made at run time
     #[arg(long, default_value = "/var/run/cdi", env = "HEDDLE_CDI_DIR")]
     cdi_dir: PathBuf,
+    /// Where the container runtime looks for CDI files that stay; only read, for the container toolkit's
+    #[arg(long, default_value = "/etc/cdi", env = "HEDDLE_CDI_STATIC_DIR")]
+    cdi_static_dir: PathBuf,
     /// Where claims are checkpointed; must survive this pod
     #[arg(long, default_value = "/var/lib/kubelet/plugins/compute-domain.nvidia.com/state", env = "HEDDLE_STATE_DIR")]
     state_dir: PathBuf,
@@ -88,6 +91,7 @@ impl Agent {
                 plugins_dir: self.kubelet_plugins_dir,
                 registry_dir: self.kubelet_registry_dir,
                 cdi_dir: self.cdi_dir,
+                cdi_static_dir: self.cdi_static_dir,
                 state_dir: self.state_dir,
                 runner_socket: self.runner_socket,
                 slots: self.slots,

@@ -44,6 +44,8 @@ pub struct Settings {
     pub registry_dir: PathBuf,
     /// `/var/run/cdi`.
     pub cdi_dir: PathBuf,
+    /// `/etc/cdi`.
+    pub cdi_static_dir: PathBuf,
     /// Where checkpoints are kept.
     pub state_dir: PathBuf,
     /// Where the IMEX runner is reached.

@@ -45,6 +45,7 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         plugins_dir: settings.plugins_dir.clone(),
         registry_dir: settings.registry_dir.clone(),
         cdi_dir: settings.cdi_dir.clone(),
+        cdi_static_dir: settings.cdi_static_dir.clone(),
         state_dir: settings.state_dir.clone(),
         gpus: settings.gpus,
         proc_root: settings.proc_root.clone(),

@@ -215,6 +215,10 @@ impl ClaimPreparer {
             }
             (_, Stage::Inventory) => Fault::retryable(reason::NVML, "NVML has not told yet which GPUs this node has"),
             (_, Stage::Api) => Fault::retryable(reason::API_UNAVAILABLE, "the API server has not answered yet"),
+            (_, Stage::Toolkit) => {
+                let awaited = self.context.toolkit.awaited.borrow().get(&self.claim.uid).cloned();
+                awaited.unwrap_or_else(|| Fault::retryable(reason::NO_TOOLKIT_ENTRY, "the GPU has just been described"))
+            }
             (_, Stage::Channel) => {
                 let (allocator, claim_uid) = (self.context.allocator.clone(), self.claim.uid.clone());
                 cx.spawn("missing", async move {

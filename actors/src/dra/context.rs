@@ -18,6 +18,7 @@ use super::cdi_store::CdiStore;
 use super::checkpoint_store::{CheckpointStore, Memory};
 use super::events;
 use super::neighbours::Neighbours;
+use super::toolkit::ToolkitStore;
 use crate::channel_allocator;
 use crate::nvml::devices::Devices;
 use crate::runtime::Addr;
@@ -52,6 +53,8 @@ pub(crate) struct Context {
     pub(crate) events: Addr<events::Message>,
     /// None until NVML was read once.
     pub(crate) inventory: watch::Sender<Option<Inventory>>,
+    /// The GPUs that the container toolkit knows.
+    pub(crate) toolkit: ToolkitStore,
     pub(crate) domains: Domains,
     pub(crate) neighbours: Neighbours,
     /// It was said that the status of claims may not be written.
@@ -69,7 +72,9 @@ impl Context {
             boot_id: self.devices.boot_id()?,
             major: self.devices.channel_major(),
             fabric: inventory.as_ref().map_or_else(Default::default, |inventory| inventory.fabric.clone()),
-            gpus: gpus.map(|gpu| (slices::gpu_name(gpu), gpu.uuid.clone())).collect(),
+            gpus: gpus.clone().map(|gpu| (slices::gpu_name(gpu), gpu.uuid.clone())).collect(),
+            mig: gpus.filter(|gpu| gpu.mig).map(slices::gpu_name).collect(),
+            toolkit: self.toolkit.known(),
         })
     }
 

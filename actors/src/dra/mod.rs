@@ -22,6 +22,7 @@ mod service;
 mod sockets;
 mod standby;
 mod temporary;
+mod toolkit;
 mod watch;
 
 pub use context::Driver;

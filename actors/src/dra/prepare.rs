@@ -43,6 +43,8 @@ pub(crate) enum Stage {
     Api,
     /// For the ChannelAllocator, which knows more.
     Channel,
+    /// For the container toolkit.
+    Toolkit,
 }
 
 /// Where a Prepare is, and since when.
@@ -204,6 +206,15 @@ impl Job {
                 self.progress.reach(Stage::Local);
                 self.write(checkpoint.clone()).await?;
                 known.on_disk = Some(checkpoint);
+            }
+            Step::AwaitToolkit(missing) => {
+                let toolkit = &self.context.toolkit;
+                toolkit.awaited.borrow_mut().insert(self.claim.uid.clone(), missing);
+                self.progress.reach(Stage::Toolkit);
+                let changed = self.cancel.or(toolkit.other_than(&known.node.toolkit)).await;
+                toolkit.awaited.borrow_mut().remove(&self.claim.uid);
+                changed?;
+                known.node = self.context.node_facts()?;
             }
             Step::WriteCdi(file) => cdi.write(&file)?,
             Step::Answer(_) => {}

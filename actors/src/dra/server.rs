@@ -20,6 +20,7 @@ use super::context::{Context, Domains, Driver};
 use super::endpoint::Endpoint;
 use super::neighbours::Neighbours;
 use super::standby::Standby;
+use super::toolkit::ToolkitStore;
 use super::{HealthBoard, events, sockets, watch};
 use crate::channel_allocator;
 use crate::nvml::devices::Devices;
@@ -41,6 +42,8 @@ pub struct DraSettings {
     pub registry_dir: PathBuf,
     /// `/var/run/cdi`.
     pub cdi_dir: PathBuf,
+    /// `/etc/cdi`, where the container toolkit may have put its own file.
+    pub cdi_static_dir: PathBuf,
     /// Where checkpoints are kept.
     pub state_dir: PathBuf,
     /// Whether whole GPUs are served too.
@@ -231,6 +234,7 @@ impl DraServer {
             allocator,
             devices: Devices::new(&settings.proc_root),
             cdi: CdiStore::open(&settings.cdi_dir)?,
+            toolkit: ToolkitStore::new(vec![settings.cdi_static_dir.clone(), settings.cdi_dir.clone()]),
             checkpoints,
             events,
             inventory: tokio::sync::watch::Sender::new(inventory),
@@ -283,6 +287,17 @@ impl DraServer {
             watch::watch(folders, || me.tell(Message::FilesChanged)).await;
             Ok(())
         });
+        if !self.settings.gpus {
+            return;
+        }
+        // Each by itself: one that does not exist is looked for every second, and the other one need not be.
+        for folder in self.context.toolkit.folders().to_vec() {
+            let context = self.context.clone();
+            cx.spawn("watch toolkit", async move {
+                watch::watch(vec![folder], || context.toolkit.look()).await;
+                Ok(())
+            });
+        }
     }
 
     fn files_changed(&mut self, cx: &mut Cx<'_, Self>) {

@@ -12,6 +12,7 @@ pub mod plan;
 pub mod rebuild;
 pub mod request;
 pub mod status;
+pub mod toolkit;
 
 /// All that the kubelet says of a claim, and all that tells it from another of the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -3,10 +3,11 @@
 //! The shell learns a fact, asks for the next step, runs it, and adds what it learnt. Nothing is decided anywhere
 //! else, so a crash between any two steps comes down to asking again with what is on disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::checkpoint::{ChannelRecord, Checkpoint, PreparedDevice, State};
 use super::request::{Allocated, main_request};
+use super::toolkit::Toolkit;
 use super::{ClaimKey, Grant, Prepared, cdi};
 use crate::api::{AllocationMode, ChannelConfig, ComputeDomainRef, IsolationMode};
 use crate::fault::{Fault, reason};
@@ -24,6 +25,10 @@ pub struct NodeFacts {
     pub fabric: Fabric,
     /// UUIDs of the GPUs by device name.
     pub gpus: BTreeMap<String, String>,
+    /// Device names of those that MIG divides.
+    pub mig: BTreeSet<String>,
+    /// The GPUs that a container can be given.
+    pub toolkit: Toolkit,
 }
 
 /// What counts of a ComputeDomain.
@@ -91,6 +96,8 @@ pub enum Step {
     CheckContainers(ComputeDomainRef),
     /// Enter the ComputeDomain's channel, however long it takes.
     Enter(DomainFacts),
+    /// Wait until the container toolkit has described another GPU: this is what is missing.
+    AwaitToolkit(Fault),
     /// Put this on disk.
     Write(Checkpoint),
     /// Write the CDI file of `on_disk`.
@@ -125,6 +132,10 @@ fn again(known: &Known, prepared: &Checkpoint) -> Result<Step, Fault> {
     }
     if current != *prepared {
         return Ok(Step::Write(current));
+    }
+    // The kubelet passes ids on unseen, and a toolkit's file may have gone since.
+    if let Err(missing) = known.node.toolkit.check(pool_of(prepared), &prepared.devices) {
+        return Ok(Step::AwaitToolkit(missing));
     }
     Ok(cdi_step(known, prepared)?.unwrap_or_else(|| Step::Answer(prepared.devices.clone())))
 }
@@ -229,7 +240,7 @@ fn record(known: &Known, demand: &Demand, domain: &DomainFacts, grant: &Grant) -
     };
     let id = cdi::file(&checkpoint)?.map(|file| file.id);
     // A request may hold all slots of the node: its containers get the one CDI device once.
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     checkpoint.devices = demand
         .devices
         .iter()
@@ -244,6 +255,14 @@ fn record(known: &Known, demand: &Demand, domain: &DomainFacts, grant: &Grant) -
 fn gpus(known: &Known) -> Result<Step, Fault> {
     let Some(demand) = &known.demand else { return Ok(Step::GetClaim) };
     let devices = demand.devices.iter().map(|device| {
+        if known.node.mig.contains(&device.device) {
+            let message = format!(
+                "{} of node {} has MIG on, and only whole GPUs are served: switch MIG off (nvidia-smi -mig 0), or delete the \
+                 pod so that its claim is given another GPU",
+                device.device, device.pool
+            );
+            return Err(Fault::retryable(reason::NVML, message));
+        }
         let uuid = known.node.gpus.get(&device.device).ok_or_else(|| {
             let message = format!(
                 "{} of node {} is not there; NVML lists {} GPUs",
@@ -255,6 +274,10 @@ fn gpus(known: &Known) -> Result<Step, Fault> {
         })?;
         Ok(prepared_device(device, vec![cdi::gpu_id(uuid)?]))
     });
+    let devices = devices.collect::<Result<Vec<_>, Fault>>()?;
+    if let Err(missing) = known.node.toolkit.check(pool(demand), &devices) {
+        return Ok(Step::AwaitToolkit(missing));
+    }
     Ok(Step::Write(Checkpoint {
         claim: known.claim.clone(),
         driver: known.driver.to_owned(),
@@ -263,7 +286,7 @@ fn gpus(known: &Known) -> Result<Step, Fault> {
         compute_domain: None,
         channel: None,
         cdi_token: None,
-        devices: devices.collect::<Result<_, Fault>>()?,
+        devices,
     }))
 }
 
@@ -275,6 +298,10 @@ fn prepared_device(device: &Allocated, cdi_ids: Vec<String>) -> PreparedDevice {
         share_id: device.share_id.clone(),
         cdi_ids,
     }
+}
+
+fn pool_of(checkpoint: &Checkpoint) -> &str {
+    checkpoint.devices.first().map_or("", |device| &device.pool)
 }
 
 fn pool(demand: &Demand) -> &str {

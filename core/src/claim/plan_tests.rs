@@ -17,6 +17,8 @@ fn node() -> NodeFacts {
         major: Ok(234),
         fabric: Fabric::None,
         gpus: [("gpu-0".to_owned(), "GPU-0".to_owned())].into(),
+        mig: BTreeSet::new(),
+        toolkit: Toolkit { devices: ["GPU-0".to_owned()].into(), ..Toolkit::default() },
     }
 }
 
@@ -100,6 +102,7 @@ impl World {
                 known.grant =
                     Some(Grant::Channel { channel: self.channel, domain: "shared-0".into(), channel_count: 2048 });
             }
+            Step::AwaitToolkit(_) => self.requests.push("toolkit"),
             Step::Write(checkpoint) => self.disk = Some(checkpoint),
             Step::WriteCdi(file) => drop(self.cdi.insert(file.name, file.contents)),
             Step::Answer(devices) => self.answered = Some(devices),
@@ -396,4 +399,36 @@ fn gpus_are_answered_with_the_toolkit_s_ids() {
     let step = next(&known).unwrap();
     world.run(&mut known, step);
     assert_eq!(next(&known).unwrap_err().class, Class::Retryable);
+}
+
+#[test]
+fn a_gpu_without_a_toolkit_entry_is_waited_for_before_anything_is_written() {
+    let mut world = World { devices: vec!["gpu-0".into()], ..World::default() };
+    let mut known = start(names::GPU_DRIVER);
+    known.node.toolkit.devices.clear();
+    let step = next(&known).unwrap();
+    world.run(&mut known, step);
+    let Step::AwaitToolkit(missing) = next(&known).unwrap() else { panic!("{:?}", next(&known)) };
+    assert_eq!((missing.reason, missing.class), (reason::NO_TOOLKIT_ENTRY, Class::Retryable));
+    assert!(missing.message.contains("GPU-0") && missing.message.contains("n1"), "{missing}");
+    assert_eq!(world.disk, None);
+    known.node = node();
+    assert!(world.prepare(known, 50));
+
+    // The kubelet asks again, and the toolkit's file has gone since.
+    let mut again = start(names::GPU_DRIVER);
+    again.node.toolkit.devices.clear();
+    world.read(&mut again);
+    assert!(matches!(next(&again), Ok(Step::AwaitToolkit(_))));
+}
+
+#[test]
+fn a_gpu_that_mig_divides_is_given_to_nobody() {
+    let mut world = World { devices: vec!["gpu-0".into()], ..World::default() };
+    let mut known = start(names::GPU_DRIVER);
+    known.node.mig = ["gpu-0".to_owned()].into();
+    let step = next(&known).unwrap();
+    world.run(&mut known, step);
+    let fault = next(&known).unwrap_err();
+    assert!(fault.class == Class::Retryable && fault.message.contains("nvidia-smi -mig 0"), "{fault}");
 }

@@ -356,7 +356,7 @@ pub(crate) fn agent_command(node: &Node, kubeconfig: &Path) -> Vec<OsString> {
         .chain(["--host-root".into(), paths.os().into()])
         .chain(["--kubelet-plugins-dir".into(), paths.plugins().into()])
         .chain(["--kubelet-registry-dir".into(), paths.registry().into()])
-        .chain(["--cdi-dir".into(), paths.cdi().into()])
+        .chain(["--cdi-dir".into(), paths.cdi().into(), "--cdi-static-dir".into(), paths.cdi_static().into()])
         .chain(["--state-dir".into(), paths.state().into()])
         .chain(["--runner-socket".into(), paths.runner_socket().into()])
         .collect()

@@ -96,6 +96,7 @@ impl Bed {
             server,
             requests,
         };
+        bed.toolkit(&["GPU-0", "GPU-1", "GPU-2", "GPU-3"]);
         bed.boot("boot-1", 234);
         for crd in crds() {
             bed.create("apiextensions.k8s.io/v1", "customresourcedefinitions", serde_json::to_value(crd).unwrap())
@@ -107,6 +108,16 @@ impl Bed {
         bed.create("v1", "nodes", json!({"metadata": {"name": NODE}})).await;
         bed.heal();
         bed
+    }
+
+    /// The container toolkit's file, with these GPUs.
+    pub fn toolkit(&self, uuids: &[&str]) {
+        let devices: Vec<_> =
+            uuids.iter().map(|uuid| json!({"name": uuid, "containerEdits": {"env": ["A=B"]}})).collect();
+        let spec = json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices});
+        let path = self.paths.cdi_static().join("nvidia.json");
+        std::fs::write(path.with_extension("new"), spec.to_string()).unwrap();
+        std::fs::rename(path.with_extension("new"), path).unwrap();
     }
 
     /// The files of a boot.
@@ -280,6 +291,7 @@ impl Bed {
             plugins_dir: self.paths.plugins(),
             registry_dir: self.paths.registry(),
             cdi_dir: self.paths.cdi(),
+            cdi_static_dir: self.paths.cdi_static(),
             state_dir: self.paths.state(),
             gpus: true,
             proc_root: self.paths.os().join("proc"),

@@ -3,6 +3,7 @@
 mod bed;
 mod claims;
 mod damage;
+mod gpus;
 mod kubelet;
 mod lifecycle;
 mod reported;
