@@ -153,3 +153,34 @@ fn issue_814_every_refusal_is_one_sentence_that_names_its_object() {
         }
     });
 }
+
+#[test]
+fn kubernetes_141433_a_repeated_prepare_is_answered_when_the_file_it_names_is_there_again() {
+    run(|| async {
+        let bed = Bed::new().await;
+        let (agent, _, claim) = bed.start_with_claim().await;
+        let ids = agent.prepare_one(&claim).await.unwrap();
+        let files = bed.cdi_files();
+        for name in files.keys() {
+            std::fs::remove_file(bed.paths.cdi().join(name)).unwrap();
+        }
+        assert_eq!(agent.prepare_one(&claim).await, Ok(ids));
+        assert_eq!(bed.cdi_files(), files);
+    });
+}
+
+#[test]
+fn dra_example_249_a_new_agent_puts_back_what_was_lost_without_a_call_of_the_kubelet() {
+    run(|| async {
+        let bed = Bed::new().await;
+        let (agent, _, claim) = bed.start_with_claim().await;
+        agent.prepare_one(&claim).await.unwrap();
+        let files = bed.cdi_files();
+        bed.kill(agent).await;
+        for name in files.keys() {
+            std::fs::remove_file(bed.paths.cdi().join(name)).unwrap();
+        }
+        let _agent = bed.start().await;
+        assert_eq!(bed.cdi_files(), files, "before the sockets listen");
+    });
+}
