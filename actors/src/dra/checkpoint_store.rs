@@ -11,6 +11,8 @@ use super::folder::{Durability, Folder, Found};
 #[derive(Clone, Debug)]
 pub(crate) struct CheckpointStore {
     folder: Folder,
+    /// The same folder, for changes that a power cut may undo (ADR 0007).
+    this_boot: Folder,
     quarantine: Folder,
 }
 
@@ -43,9 +45,13 @@ impl CheckpointStore {
     /// A fatal fault if it cannot be written: no claim could be prepared.
     pub(crate) fn open(state: &Path, driver: &str) -> Result<Self, Fault> {
         // For the agent's eyes only.
-        let folder = |path| Folder::new(path, Durability::Durable, 0o700);
-        let store =
-            Self { folder: folder(state.join("claims").join(driver)), quarantine: folder(state.join("quarantine")) };
+        let folder = |path, durability| Folder::new(path, durability, 0o700);
+        let claims = state.join("claims").join(driver);
+        let store = Self {
+            folder: folder(claims.clone(), Durability::Durable),
+            this_boot: folder(claims, Durability::ThisBoot),
+            quarantine: folder(state.join("quarantine"), Durability::Durable),
+        };
         for folder in [&store.folder, &store.quarantine] {
             // What cannot be made cannot be written either; the check finds the words for it.
             let _ = folder.create();
@@ -109,14 +115,19 @@ impl CheckpointStore {
         self.folder.move_to(&name, &self.quarantine, &name)
     }
 
-    /// Remembers it, whatever happens after the call returns.
+    /// Remembers it, whatever happens after the call returns. Waits for the disk.
     pub(crate) fn write(&self, checkpoint: &Checkpoint) -> Result<(), Fault> {
         self.folder.write(&file_name(&checkpoint.claim.uid), &checkpoint.encode())
     }
 
-    /// Forgets it.
+    /// Remembers how far a claim has come that is remembered already, whatever happens to this process.
+    pub(crate) fn advance(&self, checkpoint: &Checkpoint) -> Result<(), Fault> {
+        self.this_boot.write(&file_name(&checkpoint.claim.uid), &checkpoint.encode())
+    }
+
+    /// Forgets it, whatever happens to this process.
     pub(crate) fn remove(&self, uid: &str) -> Result<(), Fault> {
-        self.folder.remove(&file_name(uid))
+        self.this_boot.remove(&file_name(uid))
     }
 }
 

@@ -204,7 +204,7 @@ impl Job {
                     return Err(superseded());
                 }
                 self.progress.reach(Stage::Local);
-                self.write(checkpoint.clone()).await?;
+                self.write(checkpoint.clone(), known.on_disk.is_some()).await?;
                 known.on_disk = Some(checkpoint);
             }
             Step::AwaitToolkit(missing) => {
@@ -254,14 +254,11 @@ impl Job {
             match effect {
                 Undo::Bury => {
                     if let Some(checkpoint) = &on_disk {
-                        self.write(checkpoint.with_state(State::Tombstone)).await?;
+                        self.context.store(self.driver)?.advance(&checkpoint.with_state(State::Tombstone))?;
                     }
                 }
                 Undo::RemoveCdi(name) => self.context.cdi.remove(&name)?,
-                Undo::Forget => {
-                    let (store, uid) = (self.context.store(self.driver)?.clone(), self.claim.uid.clone());
-                    blocking(move || store.remove(&uid)).await?;
-                }
+                Undo::Forget => self.context.store(self.driver)?.remove(&self.claim.uid)?,
                 Undo::Leave { cd_uid } => self.leave(cd_uid).await,
             }
         }
@@ -304,8 +301,12 @@ impl Job {
         }
     }
 
-    async fn write(&self, checkpoint: Checkpoint) -> Result<(), Fault> {
+    /// A claim's first record waits for the disk. What follows only says that less remains to be done in this boot.
+    async fn write(&self, checkpoint: Checkpoint, is_known: bool) -> Result<(), Fault> {
         let store = self.context.store(self.driver)?.clone();
+        if is_known {
+            return store.advance(&checkpoint);
+        }
         blocking(move || store.write(&checkpoint)).await
     }
 }
