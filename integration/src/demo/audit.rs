@@ -6,6 +6,7 @@ use anyhow::Context;
 use heddle_core::claim::Prepared;
 use heddle_core::claim::checkpoint::Checkpoint;
 use heddle_core::invariants::{Report, RunningDaemon, World};
+use heddle_core::names;
 use heddle_proto::runner::GetRequest;
 use heddle_proto::runner::runner_client::RunnerClient;
 use kube::ResourceExt;
@@ -70,7 +71,9 @@ impl Look {
         let channel = channel.with_context(|| format!("the runner of {} does not answer", node.name))?;
         let state = RunnerClient::new(channel).get(GetRequest {}).await?.into_inner();
         let mut prepared = Vec::new();
-        for entry in std::fs::read_dir(node.paths.state())? {
+        let folder = node.paths.state().join("claims").join(names::DRIVER);
+        let entries = std::fs::read_dir(&folder).with_context(|| format!("{} has no checkpoints", folder.display()))?;
+        for entry in entries {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "json") {
                 // It may be undone just now; what is left must be readable.
