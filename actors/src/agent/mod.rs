@@ -131,7 +131,8 @@ fn probe_listener(address: SocketAddr) -> Result<TcpListener, Fault> {
     })
 }
 
-/// Begins the turn when no other agent acts for the node any more. Ends only if that can never be known.
+/// Begins the turn when no other agent acts for the node any more, and sees to it that it stays so. Ends only if that
+/// cannot be known or is not so.
 async fn wait(lock: &Lock, turn: &Turn) -> Fault {
     if !turn.has_begun() {
         tracing::info!("another agent acts for this node; until its end this one answers from checkpoints");
@@ -141,5 +142,5 @@ async fn wait(lock: &Lock, turn: &Turn) -> Fault {
         tracing::info!("the other agent has ended; this one acts for the node now");
         turn.begin();
     }
-    std::future::pending().await
+    lock.keep().await
 }

@@ -14,6 +14,8 @@ use inotify::{Event, EventMask, EventStream, Inotify, WatchDescriptor, WatchMask
 const POLL: Duration = Duration::from_secs(1);
 /// Events of one burst are told once. Short: a container may be starting whose file has just been wiped.
 const SETTLE: Duration = Duration::from_millis(5);
+/// Pause after a look. Our own writes are events too: hundreds of claims a second must not mean hundreds of looks at every file.
+const REST: Duration = Duration::from_millis(50);
 
 /// Calls `changed` at once, and whenever something in the folders may have changed; for ever. A folder that is missing
 /// is waited for.
@@ -95,6 +97,7 @@ impl Watches {
                 return;
             }
             changed();
+            tokio::time::sleep(REST).await;
         }
     }
 
