@@ -30,6 +30,8 @@ check-alone:
     cargo check -p heddle-core
     cargo check -p heddle-actors
     cargo check -p heddle --no-default-features
+    # What only tests may have: places where the disk fails.
+    ! cargo tree -p heddle -e normal,build | grep -q '^.* fail v'
 
 # Write the files that are made from code
 generate:

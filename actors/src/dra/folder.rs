@@ -35,6 +35,9 @@ impl Collector for DiskSyncs {
     }
 }
 
+/// Tells whether a folder can be written.
+const PROBE: &str = ".heddle-probe";
+
 /// Whether a change must outlive a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
@@ -78,10 +81,12 @@ impl Folder {
 
     /// Fails if a file cannot be made here; `what` and `flag` tell a person what to set.
     pub(crate) fn check(&self, what: &str, flag: &str) -> Result<(), Fault> {
-        let probe = ".heddle-probe";
         // Not worth waiting for the disk.
         let here = Self { durability: Durability::ThisBoot, ..self.clone() };
-        let tried = here.put(probe, b"").and_then(|()| self.open().and_then(|dir| remove(&dir, probe)));
+        let tried = here.put(PROBE, b"").and_then(|()| {
+            self.sweep_at(|target| target == PROBE)?;
+            remove(&self.open()?, PROBE)
+        });
         tried.map_err(|error| {
             Fault::fatal(
                 reason::NODE_IO,
@@ -137,34 +142,38 @@ impl Folder {
 
     /// The names in it, in order; none if the folder is not there.
     pub(crate) fn names(&self) -> Result<Vec<String>, Fault> {
-        let list = || {
-            let mut names = Vec::new();
-            for entry in rustix::fs::Dir::read_from(self.open()?)? {
-                // What is no text is not of our making.
-                if let Ok(name) = entry?.file_name().to_str() {
-                    names.push(name.to_owned());
-                }
-            }
-            names.retain(|name| name != "." && name != "..");
-            names.sort();
-            Ok(names)
-        };
-        match list() {
-            Err(error) if is_absent(&error) => Ok(Vec::new()),
-            listed => listed.map_err(|error| self.fault("list", "", error)),
-        }
+        self.list().map_err(|error| self.fault("list", "", error))
     }
 
     /// Removes what writes that were cut off have left of files that `ours` knows.
     pub(crate) fn sweep(&self, ours: impl Fn(&str) -> bool) -> Result<(), Fault> {
-        for name in self.names()? {
+        self.sweep_at(ours).map_err(|error| self.fault("clean", "", error))
+    }
+
+    fn sweep_at(&self, ours: impl Fn(&str) -> bool) -> std::io::Result<()> {
+        for name in self.list()? {
             if temporary::target(&name).is_some_and(&ours) {
-                self.open()
-                    .and_then(|dir| temporary::remove_dead(&dir, &name))
-                    .map_err(|error| self.fault("remove", &name, error))?;
+                temporary::remove_dead(&self.open()?, &name)?;
             }
         }
         Ok(())
+    }
+
+    fn list(&self) -> std::io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        let dir = match self.open() {
+            Err(error) if is_absent(&error) => return Ok(names),
+            dir => rustix::fs::Dir::read_from(dir?)?,
+        };
+        for entry in dir {
+            // What is no text is not of our making.
+            if let Ok(name) = entry?.file_name().to_str() {
+                names.push(name.to_owned());
+            }
+        }
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        Ok(names)
     }
 
     fn put(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {

@@ -285,17 +285,7 @@ impl Bed {
     }
 
     pub fn settings(&self) -> DraSettings {
-        DraSettings {
-            node_name: NODE.into(),
-            pod_uid: POD.into(),
-            plugins_dir: self.paths.plugins(),
-            registry_dir: self.paths.registry(),
-            cdi_dir: self.paths.cdi(),
-            cdi_static_dir: self.paths.cdi_static(),
-            state_dir: self.paths.state(),
-            gpus: true,
-            proc_root: self.paths.os().join("proc"),
-        }
+        settings_of(&self.paths)
     }
 
     /// Lets the node's own object list channels of ComputeDomains.
@@ -431,6 +421,21 @@ impl Bed {
 pub fn uses(name: &str, claims: &[&str]) -> Value {
     let claims: Vec<_> = claims.iter().map(|claim| json!({"name": claim})).collect();
     json!({"name": name, "image": "i", "resources": {"claims": claims}})
+}
+
+/// The settings of the agent of a node whose files are there.
+pub fn settings_of(paths: &NodePaths) -> DraSettings {
+    DraSettings {
+        node_name: NODE.into(),
+        pod_uid: POD.into(),
+        plugins_dir: paths.plugins(),
+        registry_dir: paths.registry(),
+        cdi_dir: paths.cdi(),
+        cdi_static_dir: paths.cdi_static(),
+        state_dir: paths.state(),
+        gpus: true,
+        proc_root: paths.os().join("proc"),
+    }
 }
 
 fn note(requests: &Mutex<Vec<(Verb, String)>>, request: &Request) {

@@ -2,6 +2,7 @@
 
 mod bed;
 mod claims;
+mod crash;
 mod damage;
 mod gpus;
 mod kubelet;
