@@ -15,6 +15,7 @@ pub mod imex;
 pub mod invariants;
 pub mod inventory;
 pub mod names;
+pub mod preflight;
 pub mod protocol;
 pub mod runtime_guard;
 pub mod slices;
