@@ -24,6 +24,19 @@ impl HostRoot {
         Self { root: root.into() }
     }
 
+    /// Whether it is this process's own root.
+    pub fn is_own(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// What the host calls a path of this process: one below the mounted root, or one that is mounted at its own place.
+    pub fn host_path(&self, path: &Path) -> String {
+        match path.strip_prefix(&self.root) {
+            Ok(below) => Path::new("/").join(below).display().to_string(),
+            Err(_) => path.display().to_string(),
+        }
+    }
+
     /// A file's text; none if it is not there.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ pub mod imex_supervisor;
 pub mod node_events;
 pub mod node_link;
 pub mod nvml;
+pub mod preflight;
 pub mod runner;
 pub mod runtime;
 pub mod runtime_guard;

@@ -19,6 +19,7 @@ use heddle_core::fault::{Class, Fault};
 use heddle_core::imex::shared_domain_name;
 use heddle_core::inventory::Access;
 use heddle_core::names;
+use heddle_core::preflight::PREFLIGHT;
 use heddle_core::runtime_guard::{Mode, RUNTIME_GUARDED};
 use heddle_fake_nvml::{Scenario, install};
 use heddle_integration::api::{ApiServer, Options};
@@ -70,6 +71,7 @@ fn settings(root: &Path, client: Client) -> Settings {
         host: HostRoot::new(root.join("host")),
         places: Places::default(),
         runtime_guard: Mode::Warn,
+        container_runtime_version: None,
         pod_uid: String::new(),
         metrics: None,
         health: None,
@@ -140,6 +142,8 @@ fn an_agent_without_a_driver_comes_up_and_offers_nothing() {
         }));
         // Whether there is a fabric is not known: a slot offered now could be a claim without its channel.
         described(&client).await;
+        let message = said(&client, PREFLIGHT, "False").await;
+        assert!(message.starts_with("driver-root: ") && message.contains("nvml: no libnvidia-ml.so.1"), "{message}");
         end.send(()).unwrap();
         agent.await.unwrap().unwrap();
         let slices = Api::<ResourceSlice>::all(client).list(&Default::default()).await.unwrap();
@@ -216,11 +220,11 @@ fn case_41_a_new_agent_that_ends_while_it_stands_by_leaves_the_old_one_as_it_is(
     });
 }
 
-/// Waits until the node's object says that of its second door.
-async fn guarded(client: &Client, status: &str) -> String {
+/// Waits until the node's object has that condition; its message.
+async fn said(client: &Client, type_: &str, status: &str) -> String {
     let condition = |node: &IMEXNode| {
         let conditions = &node.status.as_ref()?.conditions;
-        conditions.iter().find(|condition| condition.type_ == RUNTIME_GUARDED && condition.status == status).cloned()
+        conditions.iter().find(|condition| condition.type_ == type_ && condition.status == status).cloned()
     };
     let fits = |node: Option<&IMEXNode>| node.is_some_and(|node| condition(node).is_some());
     let node = await_condition(Api::<IMEXNode>::all(client.clone()), "n0", fits).await.unwrap().unwrap();
@@ -283,7 +287,7 @@ fn nvidia_toolkit_pr_943_require_withholds_the_slots_until_the_file_is_set() {
             let ready = |node: Option<&IMEXNode>| status(node).daemon.state == "READY";
             await_condition(nodes, "n0", ready).await.unwrap();
 
-            let message = guarded(&client, "False").await;
+            let message = said(&client, RUNTIME_GUARDED, "False").await;
             assert!(
                 message.contains("ignore-imex-channel-requests = true in /etc/nvidia-container-runtime"),
                 "{message}"
@@ -291,7 +295,7 @@ fn nvidia_toolkit_pr_943_require_withholds_the_slots_until_the_file_is_set() {
             until_offered(&client, false).await;
             host(toolkit, "[features]\nignore-imex-channel-requests = true\n");
             until_offered(&client, true).await;
-            guarded(&client, "True").await;
+            said(&client, RUNTIME_GUARDED, "True").await;
             host(toolkit, "");
             until_offered(&client, false).await;
 

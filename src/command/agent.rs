@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use heddle_actors::{agent, runtime};
-use heddle_core::inventory::Access;
-use heddle_core::names;
 
 use super::client;
 use super::host::Host;
+use super::node::NodePlaces;
 
 /// Runs on every node, as a DaemonSet.
 #[derive(Args)]
@@ -25,43 +24,17 @@ pub struct Agent {
     /// Kubeconfig; inside a cluster the pod's service account is used
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// Folder below which the NVIDIA driver is installed
-    #[arg(long, default_value = "/", env = "HEDDLE_DRIVER_ROOT")]
-    driver_root: PathBuf,
-    /// The proc file system of the host
-    #[arg(long, default_value = "/proc", env = "HEDDLE_PROC_ROOT")]
-    proc_root: PathBuf,
+    #[command(flatten)]
+    node: NodePlaces,
     /// The sys file system of the host
     #[arg(long, default_value = "/sys", env = "HEDDLE_SYS_ROOT")]
     sys_root: PathBuf,
-    /// The kubelet's folder for plugins' data
-    #[arg(long, default_value = "/var/lib/kubelet/plugins", env = "HEDDLE_KUBELET_PLUGINS_DIR")]
-    kubelet_plugins_dir: PathBuf,
-    /// The kubelet's folder for plugins' registration sockets
-    #[arg(long, default_value = "/var/lib/kubelet/plugins_registry", env = "HEDDLE_KUBELET_REGISTRY_DIR")]
-    kubelet_registry_dir: PathBuf,
-    /// Where the container runtime looks for CDI files made at run time
-    #[arg(long, default_value = "/var/run/cdi", env = "HEDDLE_CDI_DIR")]
-    cdi_dir: PathBuf,
     /// Where the container runtime looks for CDI files that stay; only read, for the container toolkit's
     #[arg(long, default_value = "/etc/cdi", env = "HEDDLE_CDI_STATIC_DIR")]
     cdi_static_dir: PathBuf,
-    /// Where claims are checkpointed; must survive this pod
-    #[arg(long, default_value = "/var/lib/kubelet/plugins/compute-domain.nvidia.com/state", env = "HEDDLE_STATE_DIR")]
-    state_dir: PathBuf,
-    /// Socket of the IMEX runner
-    #[arg(long, default_value = "/run/heddle/runner.sock", env = "HEDDLE_RUNNER_SOCKET")]
-    runner_socket: PathBuf,
-    /// Channel claims that the node can hold at once
-    #[arg(long, default_value_t = names::DEFAULT_SLOTS, value_parser = clap::value_parser!(u32).range(1..=i64::from(names::MAX_SLOTS)), env = "HEDDLE_SLOTS")]
-    slots: u32,
     /// Also publish and prepare whole GPUs, as driver gpu.nvidia.com
     #[arg(long, env = "HEDDLE_GPUS")]
     gpus: bool,
-    /// Kind of access over NVLink whose partition is the clique: unicast-pointer, multicast-pointer,
-    /// unicast-logical-endpoint or multicast-logical-endpoint
-    #[arg(long, default_value_t, env = "HEDDLE_FABRIC_ACCESS")]
-    fabric_access: Access,
     /// XIDs that make no GPU unhealthy, beside those that are an application's fault (13, 31, 43, 45, 68, 109)
     #[arg(long, value_name = "NUMBER,…", value_delimiter = ',', env = "HEDDLE_IGNORED_XIDS")]
     ignored_xids: Vec<u64>,
@@ -85,19 +58,20 @@ impl Agent {
                 node_name: self.node_name,
                 node_address: self.node_address,
                 pod_uid: self.pod_uid,
-                driver_root: self.driver_root,
-                proc_root: self.proc_root,
+                driver_root: self.node.driver_root,
+                proc_root: self.node.proc_root,
                 sys_root: self.sys_root,
-                plugins_dir: self.kubelet_plugins_dir,
-                registry_dir: self.kubelet_registry_dir,
-                cdi_dir: self.cdi_dir,
+                plugins_dir: self.node.kubelet_plugins_dir,
+                registry_dir: self.node.kubelet_registry_dir,
+                cdi_dir: self.node.cdi_dir,
                 cdi_static_dir: self.cdi_static_dir,
-                state_dir: self.state_dir,
-                runner_socket: self.runner_socket,
-                slots: self.slots,
+                state_dir: self.node.state_dir,
+                runner_socket: self.node.runner_socket,
+                slots: self.node.slots,
                 gpus: self.gpus,
-                fabric_access: self.fabric_access,
+                fabric_access: self.node.fabric_access,
                 ignored_xids: self.ignored_xids,
+                container_runtime_version: self.host.containerd_version.clone(),
                 places: self.host.places(),
                 runtime_guard: self.host.runtime_guard.into(),
                 host: self.host.root(),

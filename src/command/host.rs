@@ -18,6 +18,9 @@ pub struct Host {
     /// and its last part may have a * [default: the usual places]
     #[arg(long, value_name = "PATH", value_delimiter = ',', env = "HEDDLE_CONTAINER_RUNTIME_CONFIG")]
     container_runtime_config: Vec<String>,
+    /// Version of containerd, or of CRI-O as cri-o://VERSION [default: what the Node says, or containerd itself]
+    #[arg(long, value_name = "VERSION", env = "HEDDLE_CONTAINERD_VERSION")]
+    pub containerd_version: Option<String>,
     /// Configuration file of the NVIDIA Container Toolkit, on the host; may be repeated [default: those of its packages
     /// and of the GPU Operator]
     #[arg(long, value_name = "PATH", value_delimiter = ',', env = "HEDDLE_TOOLKIT_CONFIG")]

@@ -12,6 +12,8 @@ mod demo;
 pub mod fake;
 mod host;
 mod imex_runner;
+mod node;
+mod preflight;
 
 use std::process::ExitCode;
 
@@ -45,6 +47,8 @@ enum Command {
     ImexRunner(imex_runner::ImexRunner),
     /// Manage ComputeDomains and the membership of IMEX domains, once per cluster
     Controller(controller::Controller),
+    /// Check a node from the driver up to the kubelet, and say what to do
+    Preflight(Box<preflight::Preflight>),
     /// Print the CustomResourceDefinitions as YAML
     Crds(crds::Crds),
     #[cfg(feature = "demo")]
@@ -59,6 +63,7 @@ pub fn run() -> ExitCode {
     let level = match cli.command {
         #[cfg(feature = "demo")]
         Command::Demo(_) | Command::Bench(_) => "error",
+        Command::Preflight(_) => "error",
         _ => "info",
     };
     logging::start(cli.log_format, level);
@@ -70,6 +75,7 @@ pub fn run() -> ExitCode {
         #[cfg(feature = "demo")]
         Command::Bench(bench) => bench.run(),
         Command::Agent(agent) => agent.run(),
+        Command::Preflight(preflight) => return preflight.run(),
         Command::ImexRunner(runner) => runner.run(),
         Command::Controller(controller) => controller.run(),
         Command::Crds(crds) => crds.run(),

@@ -62,6 +62,8 @@ pub struct Settings {
     pub host: HostRoot,
     /// Where the container runtime's and the container toolkit's files are on the host.
     pub places: Places,
+    /// Its version, where an operator says it.
+    pub container_runtime_version: Option<String>,
     /// What is done where the container runtime gives pods channels by itself.
     pub runtime_guard: Mode,
     /// UID of the agent's pod.

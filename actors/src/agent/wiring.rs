@@ -3,6 +3,7 @@
 //! ```text
 //! GpuInventory ── Inventory ──► NodeLink, ChannelAllocator, ImexSupervisor, SlicePublisher, DraServer; Notice ► NodeEvents
 //! RuntimeGuard ── Guard ───────► ChannelAllocator, ImexSupervisor; Condition ► NodeLink
+//! Preflight ──── Condition ───► NodeLink
 //! NodeLink ───── View ────────► ChannelAllocator, ImexSupervisor
 //! ImexSupervisor ─ Daemon ────► NodeLink (status), ChannelAllocator (readiness); Usable ► SlicePublisher
 //! ChannelAllocator ─ MaySwitch ► ImexSupervisor; Restore? ► DraServer; Enter, Leave, Keep ► NodeLink
@@ -28,12 +29,17 @@ use crate::node_events::{self, NodeEvents};
 use crate::node_link::{self, NodeFacts, NodeLink};
 use crate::nvml::Sysfs;
 use crate::nvml::devices::Devices;
+use crate::preflight::{self, Preflight};
 use crate::runtime::{Runtime, Spec, Turn};
 use crate::runtime_guard::{self, GuardMetrics, RuntimeGuard};
 use crate::slice_publisher::{self, DEFAULT_GRACE, SlicePublisher};
 
 /// How often NVML is read: changes of the fabric come without a notice.
 const INVENTORY_POLL: Duration = Duration::from_secs(5);
+
+/// How often the checks of the node are made: all is well, or something fails.
+const CHECKS: Duration = Duration::from_secs(15 * 60);
+const CHECKS_WHILE_FAILING: Duration = Duration::from_secs(60);
 
 /// Starts every actor below the root: those that act for the node with the `turn`.
 pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: Option<TcpListener>) {
@@ -63,11 +69,13 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
     let may_switch = Word::new();
     let guard = Word::new();
     let guarded = Word::new();
+    let checked = Word::new();
 
     let again = [
         inventory.heard_by(&to_link, node_link::Message::Inventory),
         status.heard_by(&to_link, node_link::Message::Daemon),
         guarded.heard_by(&to_link, node_link::Message::Condition),
+        checked.heard_by(&to_link, node_link::Message::Condition),
     ];
     let link_settings = node_link::Settings {
         client: client(),
@@ -181,6 +189,14 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
     };
     root.supervise(Spec::default(), move || Ok(RuntimeGuard::new(guard_settings.clone())));
 
+    let preflight_settings = preflight::ActorSettings {
+        places: places(settings),
+        while_failing: CHECKS_WHILE_FAILING,
+        otherwise: CHECKS,
+        condition: checked.teller(),
+    };
+    root.supervise(acting.clone(), move || Ok(Preflight::new(preflight_settings.clone())));
+
     let (events_client, node_name) = (client(), settings.node_name.clone());
     let node_events = root.supervise(acting, move || Ok(NodeEvents::new(events_client.clone(), &node_name)));
     let inventory_settings = gpu_inventory::Settings {
@@ -195,6 +211,28 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         notices: Rc::new(move |notice| node_events.tell(node_events::Message::Notice(notice))),
     };
     root.supervise(gating, move || Ok(GpuInventory::new(inventory_settings.clone())));
+}
+
+/// Where the checks of the node look.
+fn places(settings: &Settings) -> preflight::Settings {
+    preflight::Settings {
+        client: Some(settings.client.clone()),
+        node_name: Some(settings.node_name.clone()),
+        pod_uid: Some(settings.pod_uid.clone()),
+        driver_root: settings.driver_root.clone(),
+        proc_root: settings.proc_root.clone(),
+        access: settings.fabric_access,
+        plugins_dir: settings.plugins_dir.clone(),
+        registry_dir: settings.registry_dir.clone(),
+        cdi_dir: settings.cdi_dir.clone(),
+        state_dir: settings.state_dir.clone(),
+        runner_socket: settings.runner_socket.clone(),
+        slots: settings.slots,
+        host: settings.host.clone(),
+        places: settings.places.clone(),
+        runtime_guard: settings.runtime_guard,
+        container_runtime_version: settings.container_runtime_version.clone(),
+    }
 }
 
 /// What the node's files say; what they don't is none, and asked again with the next inventory.

@@ -19,7 +19,7 @@ mod recovery;
 mod registration;
 mod server;
 mod service;
-mod sockets;
+pub(crate) mod sockets;
 mod standby;
 mod temporary;
 mod toolkit;

@@ -135,13 +135,19 @@ pub(crate) fn is_registration_name(name: &str, driver: &str) -> bool {
 }
 
 fn nobody_listens(path: &Path) -> bool {
-    let connect = || {
-        // Not blocking: the queue of an agent that hangs may be full.
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
-    };
-    connect() == Err(rustix::io::Errno::CONNREFUSED)
+    connect(path) == Err(rustix::io::Errno::CONNREFUSED)
+}
+
+/// Whether there is a socket on which somebody listens.
+pub(crate) fn somebody_listens(path: &Path) -> bool {
+    matches!(connect(path), Ok(()) | Err(rustix::io::Errno::AGAIN))
+}
+
+/// Not blocking: the queue of an agent that hangs may be full.
+fn connect(path: &Path) -> rustix::io::Result<()> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
 #[cfg(test)]

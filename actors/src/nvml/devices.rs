@@ -48,6 +48,13 @@ impl Devices {
         })
     }
 
+    /// Minor number of the capability that opens the kernel's IMEX session: `/dev/nvidia-caps/nvidia-cap<minor>`.
+    pub fn imex_capability(&self) -> Result<u32, Fault> {
+        let (path, text) = self.read("driver/nvidia/capabilities/fabric-imex-mgmt")?;
+        let minor = parameter(&text, "DeviceFileMinor").and_then(|minor| minor.parse().ok());
+        minor.ok_or_else(|| Fault::retryable(reason::NODE_IO, format!("{path} names no DeviceFileMinor")))
+    }
+
     /// Changes with every boot.
     pub fn boot_id(&self) -> Result<String, Fault> {
         let (path, text) = self.read("sys/kernel/random/boot_id")?;

@@ -4,6 +4,7 @@ pub mod devices;
 mod events;
 mod fabric;
 mod library;
+mod symbols;
 mod sysfs;
 
 pub use events::Listener;

@@ -33,7 +33,7 @@ pub(super) fn check(facts: &ChannelFacts) -> Vec<Line> {
         Ok(count) => Line::ok("channel-count", format!("ImexChannelCount is {count}")),
     };
     let major = match &facts.major {
-        Err(why) => Line::fail("channel-major", why, COUNT_ADVICE),
+        Err(why) => Line::fail("channel-major", why, ""),
         Ok(major) => Line::ok("channel-major", format!("{} has major {major}", names::CHANNEL_MAJOR_NAME)),
     };
     let capability = match &facts.capability {

@@ -168,7 +168,7 @@ mod tests {
             let draft = condition(lines);
             (draft.status, draft.reason, draft.message)
         };
-        assert_eq!(said(&[ok.clone()]).1, "AsExpected");
+        assert_eq!(said(std::slice::from_ref(&ok)).1, "AsExpected");
         let expected = ("True", "Warnings".to_owned(), "b: odd; look".to_owned());
         assert_eq!(said(&[ok.clone(), warn.clone()]), expected);
         let expected = ("False", "ChecksFailed".to_owned(), "c: broken; mend it".to_owned());

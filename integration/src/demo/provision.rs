@@ -16,8 +16,16 @@ use crate::node::NodePaths;
 
 /// containerd with NVIDIA's runtime beside its own, and CDI on, as it is by default since 2.0.
 const CONTAINERD: &str = "version = 3
+[plugins.'io.containerd.cri.v1.runtime']
+cdi_spec_dirs = CDI_DIRS
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]
 BinaryName = '/usr/bin/nvidia-container-runtime'
+";
+
+/// The capability that opens the kernel's IMEX session, as the driver numbers it since 595.
+const CAPABILITY: &str = "DeviceFileMinor: 4323
+DeviceFileMode: 256
+DeviceFileModify: 1
 ";
 
 /// That runtime's configuration, with its own door to IMEX channels shut.
@@ -85,7 +93,7 @@ pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow:
         os.join("etc/nvidia-container-runtime"),
         os.join("net"),
         os.join("run"),
-        os.join("proc/driver/nvidia"),
+        os.join("proc/driver/nvidia/capabilities"),
         os.join("proc/sys/kernel/random"),
         paths.driver_root().join("usr/bin"),
         paths.driver_root().join("usr/lib64"),
@@ -112,7 +120,9 @@ pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow:
         format!("{}\n", Uuid::from_u128(fastrand::u128(..)).hyphenated()),
     )?;
     write(os.join("etc/hosts"), "127.0.0.1 localhost\n".into())?;
-    write(os.join("etc/containerd/config.toml"), CONTAINERD.into())?;
+    write(os.join("proc/driver/nvidia/capabilities/fabric-imex-mgmt"), CAPABILITY.into())?;
+    let cdi = [paths.cdi_static(), paths.cdi()].map(|folder| folder.display().to_string());
+    write(os.join("etc/containerd/config.toml"), CONTAINERD.replace("CDI_DIRS", &format!("{cdi:?}")))?;
     write(os.join("etc/nvidia-container-runtime/config.toml"), TOOLKIT.into())?;
     write(os.join("net/addresses"), format!("{}\n", node.address))?;
 
