@@ -50,7 +50,7 @@ impl DraServer {
             // A claim's checkpoint is there before its CDI file and until after it. Where it cannot be read, or somebody
             // has removed it, a container may still run with the claim: the file stays.
             match cdi::claim_of(name).filter(|uid| !readable.contains(*uid)) {
-                Some(uid) => drop(self.lost.insert(uid.to_owned())),
+                Some(uid) => self.lose(uid.to_owned()),
                 None => {
                     tracing::info!(file = name, "removed the CDI file of a claim that is not prepared in this boot");
                     self.context.cdi.remove(name)?;
@@ -68,10 +68,18 @@ impl DraServer {
             self.context.events.tell(events::Message::Quarantined { claims: loaded.quarantined.clone() });
             // A GPU claim holds nothing that must be known, and an Unprepare of it finds nothing to undo.
             if driver == Driver::ComputeDomain {
-                self.lost.extend(loaded.quarantined);
+                loaded.quarantined.into_iter().for_each(|uid| self.lose(uid));
             }
         }
         Ok(loaded.checkpoints)
+    }
+
+    /// Something of the claim is there, and its checkpoint is not. If something is being done for it, that ends in a
+    /// checkpoint or in nothing at all; an undone claim must not be made anew.
+    fn lose(&mut self, uid: String) {
+        if !self.preparers.contains_key(&(Driver::ComputeDomain, uid.clone())) {
+            self.lost.insert(uid);
+        }
     }
 
     /// Asks for what tells of the lost claims, if there are any.

@@ -182,7 +182,9 @@ fn a_state_directory_removed_under_a_running_agent_is_made_anew_with_what_claims
         for claim in [&claim, &other] {
             agent.unprepare(claim).await.unwrap();
         }
-        assert!(bed.cdi_files().is_empty() && bed.checkpoints().is_empty() && bed.stub.borrow().held.is_empty());
+        assert_eq!(bed.cdi_files(), [].into());
+        assert_eq!(bed.checkpoints(), Vec::<PathBuf>::new());
+        assert_eq!(bed.stub.borrow().held, [].into());
     });
 }
 
