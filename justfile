@@ -64,5 +64,11 @@ arm64:
 nvml-header-check:
     integration/nvml/check-header.sh
 
+# Ask the reference library of CDI what it makes of the CDI files
+cdi-check:
+    mkdir -p target
+    cd integration/cdi-check && go vet ./... && go build -o ../../target/cdi-check .
+    HEDDLE_CDI_CHECK="$PWD/target/cdi-check" cargo test -p heddle-core --test cdi_reference -- --ignored
+
 # What continuous integration runs
-ci: fmt-check test clippy check-alone generate-check nvml-header-check demo-check arm64
+ci: fmt-check test clippy check-alone generate-check nvml-header-check cdi-check demo-check arm64
