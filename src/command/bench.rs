@@ -12,6 +12,9 @@ pub struct Bench {
     /// the CustomResourceDefinitions
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
+    /// Measure the agent, runner and controller of this binary instead of this one's, for instance that of the image
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
     /// Claims that are prepared one after the other
     #[arg(long, default_value_t = 300)]
     claims: u32,
@@ -33,7 +36,7 @@ impl Bench {
     pub fn run(self) -> anyhow::Result<()> {
         let (claims, compute_domains) = (self.claims, self.compute_domains);
         let amounts = Amounts { claims, compute_domains, cycles: self.cycles, starts: self.starts };
-        let options = Options { kubeconfig: self.kubeconfig, amounts, json: self.json };
+        let options = Options { kubeconfig: self.kubeconfig, binary: self.binary, amounts, json: self.json };
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(bench::run(options))
     }
 }

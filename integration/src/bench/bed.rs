@@ -42,18 +42,21 @@ pub struct Bed {
     agent: Option<Process>,
     others: Vec<Process>,
     start: Start,
+    state: TempDir,
     _folder: TempDir,
     _api: Option<ApiServer>,
 }
 
 impl Bed {
-    /// Starts everything, against the cluster of `kubeconfig` or an embedded API server.
+    /// Starts everything, against the cluster of `kubeconfig` or an embedded API server. `measured` is the binary of
+    /// agent, runner and controller, if not this one.
     ///
     /// # Errors
     /// One sentence that says what could not be started.
-    pub async fn start(kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
+    pub async fn start(kubeconfig: Option<&Path>, measured: Option<&Path>) -> anyhow::Result<Self> {
         let binary = Binary::own(Vec::new())?;
-        let folder = folder()?;
+        let roles = Binary { path: measured.unwrap_or(&binary.path).to_owned(), ..binary.clone() };
+        let (folder, state) = (volatile_folder()?, folder()?);
         let (api, kubeconfig) = match kubeconfig {
             Some(path) => (None, path.to_owned()),
             None => embedded(folder.path())?,
@@ -70,7 +73,7 @@ impl Bed {
 
         let start = |name: &str, words: Vec<OsString>, environment| {
             let log = folder.path().join(format!("{name}.log"));
-            Start { name: name.into(), command: binary.command(words), environment, log }
+            Start { name: name.into(), command: roles.command(words), environment, log }
         };
         let controller = words(["controller", "--kubeconfig"]).chain([kubeconfig.clone().into()]).collect();
         let others = vec![
@@ -80,11 +83,15 @@ impl Bed {
         // Freed at once, for the agent to take: nothing else on this machine asks for this very port meanwhile.
         let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = agent_command(&node, &kubeconfig);
+        // Checkpoints are on a disk on a real node, the rest of its folders on a tmpfs.
+        if let Some(path) = command.iter_mut().skip_while(|word| *word != "--state-dir").nth(1) {
+            *path = state.path().into();
+        }
         command.extend(words(["--metrics-address", &metrics.to_string()]));
         let start = start("agent", command, environment(&node));
         let claims = Claims { client, namespace, node: node.name.clone() };
         let agent = Some(Process::start(start.clone())?);
-        Ok(Self { claims, node, metrics, agent, others, start, _folder: folder, _api: api })
+        Ok(Self { claims, node, metrics, agent, others, start, state, _folder: folder, _api: api })
     }
 
     /// Waits until the node offers slots: its daemon is READY in a domain then.
@@ -158,9 +165,9 @@ impl Bed {
         }
     }
 
-    /// The folder of the simulated node's files: on the same disk as the agent's checkpoints.
+    /// The folder of the agent's checkpoints.
     pub fn state(&self) -> &Path {
-        &self.node.paths.root
+        self.state.path()
     }
 
     /// The agent's process.
@@ -209,6 +216,11 @@ impl Bed {
         let _ = Api::<IMEXDomain>::all(client.clone()).delete(&shared, &delete).await;
         let _ = Api::<Namespace>::all(client).delete(&namespace, &delete).await;
     }
+}
+
+/// A folder in memory where there is one, as `/run` is on a node, with a path as short as sockets need it.
+fn volatile_folder() -> anyhow::Result<TempDir> {
+    tempfile::Builder::new().prefix("heddle-").tempdir_in("/dev/shm").or_else(|_| folder())
 }
 
 /// An API server on a thread of its own, so that its work is not taken for ours.

@@ -21,6 +21,8 @@ pub use node::Amounts;
 pub struct Options {
     /// The cluster to measure against; an embedded API server if none.
     pub kubeconfig: Option<PathBuf>,
+    /// The binary whose agent, runner and controller are measured; this one if none.
+    pub binary: Option<PathBuf>,
     /// How much is done.
     pub amounts: Amounts,
     /// One JSON document instead of a table.
@@ -32,7 +34,7 @@ pub struct Options {
 /// # Errors
 /// When something that is measured fails, in one sentence.
 pub async fn run(options: Options) -> anyhow::Result<()> {
-    let mut bed = Bed::start(options.kubeconfig.as_deref()).await?;
+    let mut bed = Bed::start(options.kubeconfig.as_deref(), options.binary.as_deref()).await?;
     let mut figures = Figures::default();
     let measured = node::measure(&mut bed, options.amounts, &mut figures).await;
     bed.stop().await;
