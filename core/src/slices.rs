@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_have_the_attributes_that_selectors_use() {
+    fn dcgm_exporter_gpus_have_the_attributes_that_selectors_use() {
         let multicast = "0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.5".parse().unwrap();
         let inventory = Inventory {
             gpus: vec![Gpu {

@@ -16,7 +16,7 @@ fn restarts(runtime: &Runtime) -> [u32; 4] {
 }
 
 #[test]
-fn an_address_survives_a_panic_and_so_do_the_messages_behind_it() {
+fn linkerd_15506_an_address_survives_a_panic_and_so_do_the_messages_behind_it() {
     paused(async {
         let (runtime, probe, log) = alone();
         assert_eq!(restarts(&runtime), [0, 0, 0, 0]);

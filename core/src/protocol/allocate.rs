@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_run_from_one_to_the_last_and_never_zero() {
+    fn issue_351_and_slurm_25_11_numbers_run_from_one_to_the_last_and_never_zero() {
         let mut domain = shared("d");
         assert_eq!((1..=3).map(|n| give(&mut domain, &format!("cd-{n}"), 4)).collect::<Vec<_>>(), [1, 2, 3]);
         let fault = allocate(&domain, &cd("cd-4"), Channel, 4).unwrap_err();

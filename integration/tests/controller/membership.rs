@@ -75,7 +75,7 @@ fn a_node_too_many_is_told() {
 }
 
 #[test]
-fn a_node_that_has_lost_contact_does_not_hold_up_a_deletion() {
+fn issue_348_and_349_a_node_that_has_lost_contact_does_not_hold_up_a_deletion() {
     test(1, async |cluster: &mut Cluster| {
         let nodes: Api<Node> = Api::all(cluster.client.clone());
         let green = cluster.create("green", Channel).await;

@@ -69,7 +69,7 @@ fn a_claim_missing_from_the_reply_none_of_whatever_the_call_names_is() {
 
 /// slurm 201f7e04: an error path freed the channel and reported success. What counts is what a container could open.
 #[test]
-fn slurm_2026_03_after_an_error_at_any_point_no_device_is_left_and_none_is_answered() {
+fn slurm_2026_03_and_cve_2024_42511_after_an_error_at_any_point_no_device_is_left_and_none_is_answered() {
     run(|| async {
         for break_it in ["grant", "number", "cdi", "checkpoint", "claim", "fabric"] {
             let mut bed = Bed::new().await;

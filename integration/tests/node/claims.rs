@@ -34,7 +34,7 @@ fn all_nodes_of_a_fresh_compute_domain_get_one_number_by_one_allocation() {
 }
 
 #[test]
-fn compute_domains_that_come_at_once_never_share_a_number() {
+fn issue_353_354_and_468_compute_domains_that_come_at_once_never_share_a_number() {
     run(async {
         let names = ["n0", "n1", "n2"];
         let cluster = Cluster::new(&names).await;

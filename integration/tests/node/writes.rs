@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::bed::*;
 
 #[test]
-fn an_enter_that_is_fenced_on_its_way_is_decided_anew() {
+fn issue_1050_an_enter_that_is_fenced_on_its_way_is_decided_anew() {
     run(async {
         let cluster = Cluster::new(&["n0", "n1"]).await;
         assert_eq!(cluster.node("n1").await.enter("x", "green").await, 1);
