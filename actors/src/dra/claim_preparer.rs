@@ -9,8 +9,9 @@ use heddle_core::fault::{Class, Fault, reason};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::context::{Cancel, Context, Driver, superseded};
+use super::message::Message as ServerMessage;
 use super::prepare::{Job, Outcome, Progress, Stage};
-use super::{events, lookup, pods, server};
+use super::{events, lookup, pods};
 use crate::channel_allocator;
 use crate::runtime::{self, Actor, Addr, Cx, Reply, Task};
 
@@ -54,7 +55,7 @@ impl runtime::Message for Message {
 /// Owns what is under way for one claim of one driver. Everything that must outlive it is on disk.
 pub(crate) struct ClaimPreparer {
     context: Rc<Context>,
-    server: Addr<server::Message>,
+    server: Addr<ServerMessage>,
     driver: Driver,
     claim: ClaimKey,
     doing: Doing,
@@ -86,7 +87,7 @@ enum Doing {
 impl ClaimPreparer {
     pub(crate) fn new(
         context: Rc<Context>,
-        server: Addr<server::Message>,
+        server: Addr<ServerMessage>,
         driver: Driver,
         claim: ClaimKey,
         taken: Rc<Cell<u64>>,
@@ -199,7 +200,7 @@ impl ClaimPreparer {
 
     /// Nothing is under way. The server ends this actor, unless a call is on its way to it.
     fn rest(&self) {
-        self.server.tell(server::Message::AtRest {
+        self.server.tell(ServerMessage::AtRest {
             driver: self.driver,
             uid: self.claim.uid.clone(),
             taken: self.taken.get(),

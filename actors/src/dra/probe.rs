@@ -19,7 +19,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::context::Driver;
-use super::server::DraSettings;
+use super::settings::DraSettings;
 use crate::cause::innermost;
 use crate::runtime::{self, Actor, Cx};
 

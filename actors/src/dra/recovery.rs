@@ -13,7 +13,8 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use super::checkpoint_store::Memory;
 use super::context::{Driver, token};
-use super::server::{DraServer, Message};
+use super::message::Message;
+use super::server::DraServer;
 use super::{events, lookup};
 use crate::channel_allocator;
 use crate::runtime::Cx;

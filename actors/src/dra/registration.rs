@@ -8,7 +8,7 @@ use heddle_proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, Re
 use tonic::{Request, Response, Status};
 
 use super::context::Driver;
-use super::server;
+use super::message::Message as ServerMessage;
 use crate::runtime::Addr;
 
 /// Answers on a registration socket.
@@ -17,7 +17,7 @@ pub(crate) struct RegistrationService {
     pub(crate) driver: Driver,
     /// The service socket.
     pub(crate) endpoint: PathBuf,
-    pub(crate) server: Addr<server::Message>,
+    pub(crate) server: Addr<ServerMessage>,
 }
 
 #[tonic::async_trait]
@@ -38,7 +38,7 @@ impl Registration for RegistrationService {
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let RegistrationStatus { plugin_registered, error } = request.into_inner();
         let refused = (!plugin_registered).then_some(error);
-        self.server.tell(server::Message::Registered { driver: self.driver, refused });
+        self.server.tell(ServerMessage::Registered { driver: self.driver, refused });
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }

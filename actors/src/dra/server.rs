@@ -2,189 +2,28 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use heddle_core::api::IMEXNodeStatus;
 use heddle_core::claim::ClaimKey;
 use heddle_core::fault::{Class, Fault, reason};
-use heddle_core::inventory::Inventory;
-use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::Client;
 
 use super::cdi_store::CdiStore;
 use super::checkpoint_store::CheckpointStore;
-use super::claim_preparer::{self, ClaimPreparer, PrepareReply, UnprepareReply};
+use super::claim_preparer::{self, ClaimPreparer};
 use super::context::{Context, Domains, Driver};
 use super::endpoint::Endpoint;
+use super::message::Message;
 use super::neighbours::Neighbours;
+use super::settings::{DraDependencies, DraSettings};
 use super::standby::Standby;
 use super::toolkit::ToolkitStore;
-use super::{HealthBoard, events, sockets, watch};
-use crate::channel_allocator;
+use super::{HealthBoard, watch};
 use crate::nvml::devices::Devices;
-use crate::runtime::{self, Actor, Addr, Cx, Overflow, Reply, Scope, SendError, Spec, Task, Turn};
+use crate::runtime::{Actor, Addr, Cx, Reply, Scope, SendError, Spec, Task, Turn};
 
 /// Pause before a socket or folder that could not be put back is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// What a [`DraServer`] is told of its node.
-#[derive(Clone, Debug)]
-pub struct DraSettings {
-    /// Name of the Node, and of the pools.
-    pub node_name: String,
-    /// UID of the agent's pod, which tells the sockets of two agents apart; may be empty.
-    pub pod_uid: String,
-    /// `/var/lib/kubelet/plugins`.
-    pub plugins_dir: PathBuf,
-    /// `/var/lib/kubelet/plugins_registry`.
-    pub registry_dir: PathBuf,
-    /// `/var/run/cdi`.
-    pub cdi_dir: PathBuf,
-    /// `/etc/cdi`, where the container toolkit may have put its own file.
-    pub cdi_static_dir: PathBuf,
-    /// Where checkpoints are kept.
-    pub state_dir: PathBuf,
-    /// Whether whole GPUs are served too.
-    pub gpus: bool,
-    /// The node's `/proc`.
-    pub proc_root: PathBuf,
-}
-
-impl DraSettings {
-    /// The drivers that are served.
-    pub fn drivers(&self) -> Vec<Driver> {
-        let mut drivers = vec![Driver::ComputeDomain];
-        drivers.extend(self.gpus.then_some(Driver::Gpu));
-        drivers
-    }
-
-    /// The service socket and the registration socket of a driver.
-    pub(super) fn sockets(&self, driver: Driver) -> (PathBuf, PathBuf) {
-        let (name, pod_uid) = (driver.name(), &self.pod_uid);
-        let service = sockets::service_path(&self.plugins_dir.join(name), name, pod_uid);
-        (service, sockets::registration_path(&self.registry_dir, name, pod_uid))
-    }
-}
-
-/// What a [`DraServer`] is told.
-#[derive(Debug)]
-pub enum Message {
-    /// From the kubelet.
-    Prepare {
-        /// Who was asked.
-        driver: Driver,
-        /// The claim.
-        claim: ClaimKey,
-        /// Others of the same pod are asked for in the same call.
-        together: bool,
-        /// Where the answer goes.
-        reply: PrepareReply,
-    },
-    /// From the kubelet.
-    Unprepare {
-        /// Who was asked.
-        driver: Driver,
-        /// The claim.
-        claim: ClaimKey,
-        /// Where the answer goes.
-        reply: UnprepareReply,
-    },
-    /// What a claim still waits for, in words.
-    Missing {
-        /// Who was asked.
-        driver: Driver,
-        /// UID of the claim.
-        uid: String,
-        /// Where the answer goes.
-        reply: Reply<Fault>,
-    },
-    /// From the kubelet: it knows the driver now, or why it does not want it.
-    Registered {
-        /// Which one.
-        driver: Driver,
-        /// Why not.
-        refused: Option<String>,
-    },
-    /// From the inventory.
-    Inventory(Inventory),
-    /// By which lost checkpoints are made anew.
-    Rebuild {
-        /// The node's own object.
-        status: Box<IMEXNodeStatus>,
-        /// All claims that exist.
-        claims: Vec<ResourceClaim>,
-    },
-    /// From the ChannelAllocator: it has been built anew and does not know what the claims hold.
-    Restore,
-    /// No other agent acts for the node any more: this one does.
-    Turn,
-    /// Something may have happened to a CDI file or a socket.
-    FilesChanged,
-    /// A claim of an earlier boot does not exist any more.
-    Leftover {
-        /// Who prepared it.
-        driver: Driver,
-        /// The claim.
-        claim: ClaimKey,
-    },
-    /// Nothing is under way for a claim.
-    AtRest {
-        /// Who was asked.
-        driver: Driver,
-        /// UID of the claim.
-        uid: String,
-        /// Calls that its preparer has taken.
-        taken: u64,
-    },
-}
-
-impl runtime::Message for Message {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Prepare { .. } => "Prepare",
-            Self::Unprepare { .. } => "Unprepare",
-            Self::Missing { .. } => "Missing",
-            Self::Registered { .. } => "Registered",
-            Self::Inventory(_) => "Inventory",
-            Self::Rebuild { .. } => "Rebuild",
-            Self::Restore => "Restore",
-            Self::Turn => "Turn",
-            Self::FilesChanged => "FilesChanged",
-            Self::Leftover { .. } => "Leftover",
-            Self::AtRest { .. } => "AtRest",
-        }
-    }
-
-    fn overflow(&self) -> Overflow {
-        match self {
-            Self::Inventory(_) | Self::Restore | Self::FilesChanged => Overflow::Replace,
-            _ => Overflow::Reject,
-        }
-    }
-}
-
-/// What a [`DraServer`] is built from.
-#[derive(Clone)]
-pub struct DraDependencies {
-    /// The node.
-    pub settings: DraSettings,
-    /// The API.
-    pub client: Client,
-    /// Who gives channels.
-    pub allocator: Addr<channel_allocator::Message>,
-    /// Who writes Events on claims.
-    pub events: Addr<events::Message>,
-    /// What the kubelet is told of the devices' health.
-    pub health: HealthBoard,
-    /// Below which the preparers run.
-    pub scope: Scope,
-    /// When this agent acts for the node. Before, it answers from checkpoints, and writes nothing.
-    pub turn: Turn,
-    /// What the inventory said last, for a server that is built while it runs.
-    pub inventory: Option<Inventory>,
-}
 
 /// Owns the sockets of all drivers and finds the preparer of a claim.
 pub struct DraServer {

@@ -10,7 +10,7 @@ use heddle_proto::dra;
 use tonic::{Request, Response, Status};
 
 use super::context::Driver;
-use super::server::Message;
+use super::message::Message;
 use crate::runtime::{Addr, AskError};
 
 /// The kubelet gives a call 45 s, and tells nobody more than that they are over. We say before what was missing.

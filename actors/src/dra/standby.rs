@@ -11,7 +11,7 @@ use heddle_core::claim::plan::{self, Known};
 use heddle_core::fault::{Fault, reason};
 
 use super::context::{Context, Driver};
-use super::server::Message;
+use super::message::Message;
 
 /// The calls that wait for the turn, in their order.
 #[derive(Default)]
