@@ -4,24 +4,25 @@
 //! granted since, so that after a restart of the agent both sides are compared and the difference is acted on.
 
 mod allocate;
+mod keep;
 mod message;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_core::api::{ComputeDomainRef, IMEXDomain, IMEXDomainStatus, IMEXNodeStatus, IsolationMode};
-use heddle_core::claim::{Grant, Prepared};
-use heddle_core::fault::{Class, Fault, reason};
+use heddle_core::api::{ComputeDomainRef, IMEXNodeStatus, IsolationMode};
+use heddle_core::claim::Grant;
+use heddle_core::fault::{Fault, reason};
 use heddle_core::imex::{Answer, Gate, Ledger, gate};
 use heddle_core::inventory::Fabric;
-use heddle_core::protocol;
 use kube::Client;
 
 use tokio::time::Instant;
 
 pub use message::{Allocated, Message, Ready};
+use waiting::Waiting;
 
 use crate::agent::Tell;
 use crate::node_link::{self, DomainView};
@@ -62,15 +63,6 @@ pub struct ChannelAllocator {
     /// ComputeDomains whose entries contradict each other: no new claim of theirs gets a channel here.
     clashes: BTreeMap<String, Fault>,
     said: Option<Result<(), String>>,
-}
-
-struct Waiting {
-    cd: ComputeDomainRef,
-    mode: IsolationMode,
-    reply: Reply<Result<Grant, Fault>>,
-    missing: Fault,
-    /// Since when, for the same reason.
-    since: Instant,
 }
 
 impl ChannelAllocator {
@@ -128,67 +120,6 @@ impl ChannelAllocator {
         None
     }
 
-    /// An asker that went away without a word died; whoever comes for the claim next asks anew.
-    fn forget_askers_that_went_away(&mut self) {
-        let ledger = &mut self.ledger;
-        self.waiting.retain(|claim_uid, waiting| {
-            let gone = waiting.reply.is_closed();
-            if gone {
-                ledger.release(claim_uid);
-            }
-            !gone
-        });
-    }
-
-    fn note(&mut self, claim_uid: &str, missing: Fault) {
-        if let Some(waiting) = self.waiting.get_mut(claim_uid)
-            && waiting.missing != missing
-        {
-            tracing::info!(claim = claim_uid, reason = missing.reason, "a claim waits: {missing}");
-            if waiting.missing.reason != missing.reason {
-                waiting.since = Instant::now();
-            }
-            waiting.missing = missing;
-        }
-    }
-
-    fn note_all(&mut self, cd_uid: &str, missing: &Fault) {
-        for claim_uid in self.waiting_for(cd_uid) {
-            self.note(&claim_uid, missing.clone());
-        }
-    }
-
-    fn waiting_for(&self, cd_uid: &str) -> Vec<String> {
-        let of_this = self.waiting.iter().filter(|(_, waiting)| waiting.cd.uid == cd_uid);
-        of_this.map(|(claim_uid, _)| claim_uid.clone()).collect()
-    }
-
-    /// The ComputeDomain, if a claim waits for it; its mode never changes.
-    fn wanted(&self, cd_uid: &str) -> Option<(ComputeDomainRef, IsolationMode)> {
-        self.waiting.values().find(|w| w.cd.uid == cd_uid).map(|w| (w.cd.clone(), w.mode))
-    }
-
-    /// Ends an enter. A claim that gets no channel holds nothing.
-    fn answer(&mut self, claim_uid: &str, answer: Result<Grant, Fault>) {
-        let Some(waiting) = self.waiting.remove(claim_uid) else { return };
-        match &answer {
-            Ok(Grant::Channel { channel, domain, .. }) if !waiting.reply.is_closed() => self.ledger.grant(&Prepared {
-                claim_uid: claim_uid.to_owned(),
-                cd_uid: waiting.cd.uid.clone(),
-                channel: *channel,
-                domain: domain.clone(),
-            }),
-            _ => self.ledger.release(claim_uid),
-        }
-        waiting.reply.send(answer);
-    }
-
-    fn refuse_all(&mut self, cd_uid: &str, fault: &Fault) {
-        for claim_uid in self.waiting_for(cd_uid) {
-            self.answer(&claim_uid, Err(fault.clone()));
-        }
-    }
-
     fn enter(&mut self, cd: ComputeDomainRef, mode: IsolationMode, cx: &mut Cx<'_, Self>) {
         self.underway.insert(cd.uid.clone(), false);
         let link = self.settings.node_link.clone();
@@ -228,146 +159,6 @@ impl ChannelAllocator {
         }
     }
 
-    /// All nodes of a fresh ComputeDomain come to this point at once; one allocation is enough. Each waits for a random
-    /// while, the longer the more members there are, and looks again.
-    fn pause_before_allocating(&mut self, cd_uid: &str, cx: &mut Cx<'_, Self>) {
-        let Some((cd, _)) = self.wanted(cd_uid) else { return };
-        let text = format!("ComputeDomain {}/{} is being given a channel", cd.namespace, cd.name);
-        self.note_all(cd_uid, &Fault::retryable(reason::CHANNEL_PENDING, text));
-        self.underway.insert(cd_uid.to_owned(), false);
-        let members = self.view.as_ref().and_then(|view| view.domain.as_ref()).map_or(1, |d| d.spec.members.len());
-        cx.after(allocate::pause(members), Message::SecondLook { cd_uid: cd_uid.to_owned() });
-    }
-
-    /// The domain, and its channel map with a channel for the ComputeDomain: if somebody still waits for it and it still
-    /// has none.
-    fn next_map(&mut self, cd_uid: &str, cx: &mut Cx<'_, Self>) -> Option<(Arc<IMEXDomain>, IMEXDomainStatus)> {
-        self.underway.remove(cd_uid);
-        let (cd, mode) = self.wanted(cd_uid)?;
-        let count = self.node_status().map_or(0, |status| status.channel_count);
-        let Some(domain) = self.view.as_ref().and_then(|view| view.domain.clone()) else {
-            self.advance(cx);
-            return None;
-        };
-        match protocol::allocate(&domain, &cd, mode, count) {
-            Ok(protocol::Allocate::Already(_) | protocol::Allocate::Draining) => self.advance(cx),
-            Ok(protocol::Allocate::Write { status, .. }) => {
-                self.underway.insert(cd_uid.to_owned(), false);
-                return Some((domain, status));
-            }
-            // Tried again with the next change of the domain, which a freed number is.
-            Err(fault) => self.note_all(cd_uid, &fault),
-        }
-        None
-    }
-
-    fn second_look(&mut self, cd_uid: String, cx: &mut Cx<'_, Self>) {
-        let Some((cd, _)) = self.next_map(&cd_uid, cx).and_then(|_| self.wanted(&cd_uid)) else { return };
-        let read = allocate::alive(self.settings.client.clone(), cd);
-        cx.spawn_then("read ComputeDomain", read, move |outcome| Message::Read { cd_uid, outcome });
-    }
-
-    /// Others may have been first meanwhile: decided once more on what is known now.
-    fn allocate(&mut self, cd_uid: String, cx: &mut Cx<'_, Self>) {
-        let Some((domain, status)) = self.next_map(&cd_uid, cx) else { return };
-        let write = allocate::write(self.settings.client.clone(), domain, status);
-        cx.spawn_then("allocate", write, move |outcome| Message::Allocated { cd_uid, outcome });
-    }
-
-    fn cannot_allocate(&mut self, cd_uid: &str, fault: Fault, cx: &mut Cx<'_, Self>) {
-        if fault.class == Class::Permanent {
-            return self.refuse_all(cd_uid, &fault);
-        }
-        self.note_all(cd_uid, &fault);
-        cx.after(RETRY, Message::Again);
-    }
-
-    fn allocated(&mut self, cd_uid: &str, outcome: Result<Allocated, Fault>, cx: &mut Cx<'_, Self>) {
-        self.underway.remove(cd_uid);
-        match outcome {
-            Ok(Allocated::Done(domain)) => {
-                self.tell_of(domain);
-                self.advance(cx);
-            }
-            Ok(Allocated::Conflict(domain)) => {
-                self.tell_of(domain);
-                self.pause_before_allocating(cd_uid, cx);
-            }
-            Err(fault) => self.cannot_allocate(cd_uid, fault, cx),
-        }
-    }
-
-    /// The node link decides on its own copy of the domain: it must not be older than ours.
-    fn tell_of(&self, domain: Arc<IMEXDomain>) {
-        let name = protocol_name(&domain);
-        self.settings.node_link.tell(node_link::Message::DomainSeen { name, domain: Some(domain) });
-    }
-
-    /// Compares what the claims hold with what the node's object lists: what nobody holds is left, what was lost is put
-    /// back.
-    fn reconcile(&mut self, cx: &mut Cx<'_, Self>) {
-        let abandoned = self.ledger.abandoned(self.node_status());
-        if !abandoned.is_empty() {
-            self.settings.node_link.tell(node_link::Message::Leave { cd_uids: abandoned });
-        }
-        let lost = match &self.view {
-            Some(view) => {
-                let (status, domain) = (view.node.status.as_ref(), view.domain.as_deref());
-                let clashes = self.ledger.clashes(status, domain);
-                for (cd_uid, fault) in clashes.iter().filter(|(uid, _)| !self.clashes.contains_key(*uid)) {
-                    tracing::error!(compute_domain = %cd_uid, reason = fault.reason, "{fault}");
-                }
-                self.clashes = clashes;
-                self.ledger.lost(status)
-            }
-            None => BTreeMap::new(),
-        };
-        for (cd_uid, entry) in lost {
-            if self.clashes.contains_key(&cd_uid) || !self.keeping.insert(cd_uid.clone()) {
-                continue;
-            }
-            let entry = heddle_core::api::NodeChannel { since: jiff::Timestamp::now().to_string(), ..entry };
-            let link = self.settings.node_link.clone();
-            let uid = cd_uid.clone();
-            let asked = async move { link.ask(|reply| node_link::Message::Keep { cd_uid: uid, entry, reply }).await };
-            cx.spawn_then("keep", asked, move |answer| Message::Kept { cd_uid, answer });
-        }
-        self.say_whether_the_daemon_may_be_ended();
-    }
-
-    fn kept(&mut self, cd_uid: String, answer: Result<Answer, AskError>, cx: &mut Cx<'_, Self>) {
-        self.keeping.remove(&cd_uid);
-        let verified = match answer {
-            Ok(Answer::Entered(channel)) => {
-                tracing::warn!(compute_domain = %cd_uid, channel, "the node's entry was lost and is put back");
-                Ok(())
-            }
-            Ok(Answer::Refuse(fault) | Answer::Wait(fault)) => Err(fault),
-            Ok(Answer::NeedsChannel) => Ok(()),
-            Err(error) => {
-                cx.after(RETRY, Message::Again);
-                Err(error.into())
-            }
-        };
-        for reply in self.verifying.remove(&cd_uid).into_iter().flatten() {
-            reply.send(verified.clone());
-        }
-    }
-
-    fn verify(&mut self, prepared: Prepared, reply: Reply<Result<(), Fault>>, cx: &mut Cx<'_, Self>) {
-        self.ledger.grant(&prepared);
-        self.reconcile(cx);
-        // Without a view there is nothing to compare with: the entry was written durably before the checkpoint, and
-        // while the API is away nobody can have taken it away.
-        if let Some(clash) = self.clashes.get(&prepared.cd_uid) {
-            reply.send(Err(clash.clone()));
-        } else if self.keeping.contains(&prepared.cd_uid) {
-            self.verifying.entry(prepared.cd_uid).or_default().push(reply);
-        } else {
-            reply.send(Ok(()));
-        }
-    }
-
     fn say_whether_the_daemon_may_be_ended(&mut self) {
         let may = self.ledger.may_switch();
         if self.said.as_ref() != Some(&may) {
@@ -375,10 +166,6 @@ impl ChannelAllocator {
             self.said = Some(may);
         }
     }
-}
-
-fn protocol_name(domain: &IMEXDomain) -> String {
-    domain.metadata.name.clone().unwrap_or_default()
 }
 
 impl Actor for ChannelAllocator {
