@@ -69,7 +69,7 @@ fn view(domain: &str, index: u32, others: u32) -> DomainView {
     members.insert("n1".to_owned(), member(index, "127.0.0.1".into()));
     let spec = IMEXDomainSpec { clique: clique().to_string(), max_members: 18, members, ..Default::default() };
     DomainView {
-        node: Arc::new(IMEXNode::new("n1", IMEXNodeSpec { domain: Some(domain.into()), fence: None })),
+        node: Arc::new(IMEXNode::new("n1", IMEXNodeSpec { domain: Some(domain.into()), ..Default::default() })),
         domain: Some(Arc::new(IMEXDomain::new(domain, spec))),
     }
 }

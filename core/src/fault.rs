@@ -125,6 +125,18 @@ pub mod reason {
         RUNTIME_GUARD_OPEN = "RuntimeGuardOpen";
         /// It cannot be told whether the node's container runtime gives pods IMEX channels by itself.
         RUNTIME_GUARD_UNKNOWN = "RuntimeGuardUnknown";
+        /// The node has no certificate with which its IMEX daemon could meet its peers.
+        NO_PEER_IDENTITY = "PeerIdentityMissing";
+        /// The node's IMEX runner is older than what it is asked to do.
+        RUNNER_TOO_OLD = "RunnerTooOld";
+        /// A request for a peer certificate was not made by the agent of a node.
+        NOT_AN_AGENT = "NotAnAgent";
+        /// A request for a peer certificate asks for something else or for more.
+        REQUEST_NOT_EXACT = "RequestNotExact";
+        /// A node asks for the identity of an IMEX domain that it has nothing to do with.
+        NOT_A_MEMBER = "NotAMember";
+        /// A node asks for more peer certificates than it can need.
+        TOO_MANY_REQUESTS = "TooManyRequests";
         /// A part of this process failed, is busy or is being restarted.
         ACTOR_FAILED = "ActorFailed";
         /// A setting cannot be used.

@@ -11,6 +11,7 @@ pub mod condition;
 pub mod container_runtime;
 pub mod controller;
 pub mod fault;
+pub mod identity;
 pub mod imex;
 pub mod invariants;
 pub mod inventory;

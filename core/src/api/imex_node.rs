@@ -33,6 +33,9 @@ pub struct IMEXNodeSpec {
     /// Name of the IMEXDomain that this node's daemon must serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
+    /// Name of the IMEXDomain that it is about to serve: the agent gets a certificate for it first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
     /// The node may enter a channel only with a view of the domain at least as new as this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<EpochMark>,
@@ -72,7 +75,10 @@ pub struct IMEXNodeStatus {
     /// The newest channel map that this agent has decided on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<EpochMark>,
-    /// `RuntimeGuarded`, `Preflight`.
+    /// Until when the node can meet the peers of IMEX domains, RFC 3339, by the name of the IMEXDomain.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub certificates: BTreeMap<String, String>,
+    /// `PeerIdentity`, `RuntimeGuarded`, `Preflight`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -50,7 +50,11 @@ pub fn move_in(node: &IMEXNode, domain: &IMEXDomain) -> Option<IMEXNodeSpec> {
         return None;
     }
     let epoch = domain.status.as_ref().map_or(0, |status| status.epoch).max(mark(node, target));
-    Some(IMEXNodeSpec { domain: Some(target.into()), fence: Some(EpochMark { domain: target.into(), epoch }) })
+    Some(IMEXNodeSpec {
+        domain: Some(target.into()),
+        next: None,
+        fence: Some(EpochMark { domain: target.into(), epoch }),
+    })
 }
 
 /// The node lists a channel of a domain other than this one.

@@ -99,7 +99,7 @@ pub(super) mod tests {
     }
 
     pub fn node(name: &str, domain: &str) -> IMEXNode {
-        IMEXNode::new(name, IMEXNodeSpec { domain: Some(domain.into()), fence: None })
+        IMEXNode::new(name, IMEXNodeSpec { domain: Some(domain.into()), ..Default::default() })
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub fn with_channel(mut domain: IMEXDomain, uid: &str, channel: u32) -> IMEXDoma
 }
 
 pub fn member_of(name: &str, domain: &str) -> IMEXNode {
-    IMEXNode::new(name, IMEXNodeSpec { domain: Some(domain.into()), fence: None })
+    IMEXNode::new(name, IMEXNodeSpec { domain: Some(domain.into()), ..Default::default() })
 }
 
 /// Node `n1` in `domain`, listing one channel.

@@ -23,7 +23,9 @@ impl Effects {
 
     async fn write_spec(&self, node: &IMEXNode, spec: IMEXNodeSpec) -> Done {
         let (api, name) = (self.imex_nodes(), name_of(node));
-        let body = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": spec});
+        let mut body = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": spec});
+        // In a merge patch what is absent stays, and what is null goes.
+        body["spec"]["next"] = json!(spec.next);
         let answer = api.patch(name, &patch(), &Patch::Merge(body)).await;
         self.settle(&api, name, Some(name.into()), answer).await
     }
