@@ -8,6 +8,7 @@ pub mod controller;
 pub mod dra;
 pub mod gpu_inventory;
 pub mod host_root;
+pub mod identity;
 pub mod imex_supervisor;
 pub mod node_events;
 pub mod node_link;
