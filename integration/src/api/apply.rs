@@ -180,6 +180,7 @@ mod tests {
             name: Some("p".into()),
             subresource: None,
             user_agent: String::new(),
+            user: Default::default(),
             query: Query::of(&[("fieldManager", manager), ("force", if force { "true" } else { "false" })]),
         }
     }

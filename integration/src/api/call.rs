@@ -17,7 +17,7 @@ use super::status::{self, Outcome, bad_request};
 use super::store::{Key, Store};
 use super::watch::{Object, line};
 use super::write::WriteOptions;
-use super::{apply, convert, pods, scale};
+use super::{apply, convert, csr, pods, scale};
 
 /// One request on its way through.
 pub struct Call<'a> {
@@ -43,6 +43,7 @@ impl Call<'_> {
         match (self.request.verb, subresource) {
             (Verb::Get, None) => self.get(),
             (Verb::Get, Some("status")) => self.get(),
+            (Verb::Get, Some("approval")) if csr::is_request(self.resource) => self.get(),
             (_, Some("scale")) if scale::is_scalable(self.resource) => self.scale(&body),
             (Verb::List, None) => self.list(),
             (Verb::Watch, None) => self.watch(),
@@ -59,6 +60,8 @@ impl Call<'_> {
             (Verb::Update, None | Some("status")) => self.update(subresource, body),
             (Verb::Update, Some("finalize")) if self.resource.is("", "namespaces") => self.update(None, body),
             (Verb::Patch, None | Some("status")) => self.patch(subresource, &body),
+            (Verb::Update, Some("approval")) if csr::is_request(self.resource) => self.update(subresource, body),
+            (Verb::Patch, Some("approval")) if csr::is_request(self.resource) => self.patch(subresource, &body),
             (Verb::Delete, None) => self.delete(&body),
             (Verb::DeleteCollection, None) => self.delete_collection(&body),
             (_, Some("log" | "exec" | "attach" | "portforward")) if self.resource.is("", "pods") => {
@@ -92,7 +95,8 @@ impl Call<'_> {
 
     fn options(&self) -> WriteOptions {
         let query = &self.request.query;
-        WriteOptions { dry_run: query.dry_run(), strict: query.get("fieldValidation") == Some("Strict") }
+        let strict = query.get("fieldValidation") == Some("Strict");
+        WriteOptions { dry_run: query.dry_run(), strict, user: self.request.user.clone() }
     }
 
     fn object(&mut self, code: StatusCode, object: &Object) -> Outcome<Response> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::resource::{Catalog, Resource};
-use super::{openapi, scale};
+use super::{csr, openapi, scale};
 
 /// The answer at a path that names no objects.
 pub fn answer(catalog: &Catalog, minor: u32, path: &str) -> Option<Value> {
@@ -97,6 +97,9 @@ fn entries(resource: &Resource) -> Vec<Value> {
     let mut entries = vec![main];
     if resource.has_status {
         entries.push(below("status", &resource.kind, &["get", "patch", "update"]));
+    }
+    if csr::is_request(resource) {
+        entries.push(below("approval", &resource.kind, &["get", "patch", "update"]));
     }
     if scale::is_scalable(resource) {
         let mut entry = below("scale", "Scale", &["get", "patch", "update"]);

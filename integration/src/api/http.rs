@@ -12,6 +12,7 @@ use super::request::Request;
 use super::server::ApiServer;
 use super::status::{self, Outcome, bad_request};
 use super::table::Include;
+use super::user::User;
 
 /// Largest body that is read; etcd's own limit is below that.
 const MAX_BODY: usize = 3 << 20;
@@ -69,6 +70,10 @@ where
         return ok(found.ok_or_else(status::no_such_path)?.to_string().into());
     };
     request.user_agent = text(header::USER_AGENT);
+    request.user = match head.extensions.get::<User>() {
+        Some(user) => user.clone(),
+        None => server.who(&text(header::AUTHORIZATION))?,
+    };
     server.fault(&request)?;
     let content_type = text(header::CONTENT_TYPE);
     let body = Limited::new(body, MAX_BODY).collect().await;

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use super::http;
 use super::server::ApiServer;
+use super::user::User;
 
 /// A server on a socket; dropping it closes the socket and every connection.
 pub struct Listening {
@@ -40,19 +41,28 @@ impl ApiServer {
 
     /// What `kubectl` and [`kube::Client`] need to reach a [`Listening`].
     pub fn kubeconfig(&self, listening: &Listening) -> Kubeconfig {
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "heddle", "cluster": {"server": format!("http://{}", listening.addr)}}],
-            "users": [{"name": "heddle", "user": {}}],
-            "contexts": [{
-                "name": "heddle",
-                "context": {"cluster": "heddle", "user": "heddle", "namespace": "default"},
-            }],
-            "current-context": "heddle",
-        });
-        serde_json::from_value(config).expect("a kubeconfig of constants is readable")
+        kubeconfig(listening, json!({}))
     }
+
+    /// The same, for one user.
+    pub fn kubeconfig_of(&self, listening: &Listening, user: User) -> Kubeconfig {
+        kubeconfig(listening, json!({"token": self.token(user)}))
+    }
+}
+
+fn kubeconfig(listening: &Listening, credential: serde_json::Value) -> Kubeconfig {
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "heddle", "cluster": {"server": format!("http://{}", listening.addr)}}],
+        "users": [{"name": "heddle", "user": credential}],
+        "contexts": [{
+            "name": "heddle",
+            "context": {"cluster": "heddle", "user": "heddle", "namespace": "default"},
+        }],
+        "current-context": "heddle",
+    });
+    serde_json::from_value(config).expect("a kubeconfig of constants is readable")
 }
 
 async fn accept(server: ApiServer, listener: TcpListener) {

@@ -3,7 +3,7 @@
 //! It keeps what clients can observe: one order of all writes, optimistic locking, watches from a version with 410 Gone
 //! once the history is forgotten, bookmarks and streaming lists, finalizers, grace periods, owners, subresources, the
 //! patches of Kubernetes, and schemas and rules of CRDs. It leaves out what none of the components here depend on:
-//! authentication and authorization, admission webhooks and policies, protobuf, and conversion between versions other
+//! authorization, admission webhooks and policies, protobuf, and conversion between versions other
 //! than those of Events. Garbage is collected within the write that makes it, so that a run is the same every time.
 //!
 //! A request goes `http` → `request` → `call` → `write`/`delete`/`apply` → `store` → `watch`, and an answer
@@ -17,6 +17,7 @@ mod cel;
 mod columns;
 mod convert;
 mod crd;
+mod csr;
 mod defaults;
 mod delete;
 mod discovery;
@@ -44,6 +45,7 @@ mod status;
 mod store;
 mod table;
 mod taints;
+mod user;
 mod watch;
 mod write;
 
@@ -55,4 +57,5 @@ pub use self::request::{Query, Request, Verb};
 pub use self::resource::GroupResource;
 pub use self::server::{ApiServer, Options};
 pub use self::status::FieldError;
+pub use self::user::User;
 pub use self::watch::{Change, EventType};

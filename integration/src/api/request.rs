@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::status::{Outcome, bad_request, method_not_allowed, no_such_path};
+use super::user::User;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +46,8 @@ pub struct Request {
     pub subresource: Option<String>,
     /// Who asks, by its `User-Agent`.
     pub user_agent: String,
+    /// Who asks, by its credential.
+    pub user: User,
     /// The parameters.
     pub query: Query,
 }
@@ -93,6 +96,7 @@ impl Request {
             name,
             subresource,
             user_agent: String::new(),
+            user: User::default(),
             query,
         }))
     }

@@ -127,6 +127,7 @@ const BUILTIN: &str = "
     apps v1 daemonsets DaemonSet namespaced status +all ~ds
     apps v1 statefulsets StatefulSet namespaced status +all ~sts
     batch v1 jobs Job namespaced status +all ?status.successful
+    certificates.k8s.io v1 certificatesigningrequests CertificateSigningRequest cluster status ~csr ?spec.signerName
     coordination.k8s.io v1 leases Lease namespaced -
     events.k8s.io v1 events Event namespaced - ~ev ?regarding.kind ?regarding.namespace ?regarding.name ?regarding.uid ?reason ?reportingController ?type =-/events
     resource.k8s.io v1 deviceclasses DeviceClass cluster -

@@ -1,5 +1,6 @@
 //! The server as its users hold it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::http::{HeaderValue, header};
@@ -10,8 +11,9 @@ use serde_json::{Value, json};
 use super::history::History;
 use super::http;
 use super::request::Request;
-use super::status::Outcome;
+use super::status::{self, Outcome};
 use super::store::Store;
+use super::user::User;
 use super::write::WriteOptions;
 
 /// How a server is made.
@@ -37,6 +39,7 @@ type Fault = Arc<dyn Fn(&Request) -> Option<Status> + Send + Sync>;
 struct Shared {
     store: Mutex<Store>,
     fault: Mutex<Option<Fault>>,
+    tokens: Mutex<BTreeMap<String, User>>,
 }
 
 /// An API server. Clones are the same server.
@@ -57,7 +60,9 @@ impl ApiServer {
                 }
             }
         }
-        Self { shared: Arc::new(Shared { store: Mutex::new(store), fault: Mutex::new(None) }) }
+        Self {
+            shared: Arc::new(Shared { store: Mutex::new(store), fault: Mutex::new(None), tokens: Mutex::default() }),
+        }
     }
 
     /// A client in this process, without sockets. Must be called within a tokio runtime.
@@ -75,6 +80,34 @@ impl ApiServer {
             async move { Ok::<_, std::convert::Infallible>(answer.await) }
         });
         kube::Client::new(service, "default")
+    }
+
+    /// A [`Self::client`] of this user.
+    pub fn client_of(&self, user: User) -> kube::Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |mut request: ::http::Request<kube::client::Body>| {
+            request.extensions_mut().insert(user.clone());
+            let answer = http::answer(server.clone(), request);
+            async move { Ok::<_, std::convert::Infallible>(answer.await) }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// A bearer token by which the server knows this user.
+    pub fn token(&self, user: User) -> String {
+        let token = format!("token-{:032x}", fastrand::u128(..));
+        self.shared.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), user);
+        token
+    }
+
+    /// Who shows this `Authorization`.
+    pub(super) fn who(&self, authorization: &str) -> Outcome<User> {
+        if authorization.is_empty() {
+            return Ok(User::default());
+        }
+        let tokens = self.shared.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let user = authorization.strip_prefix("Bearer ").and_then(|token| tokens.get(token));
+        user.cloned().ok_or_else(|| status::failure(401, "Unauthorized", "Unauthorized"))
     }
 
     /// Every change from the beginning of the remembered history on.

@@ -1,9 +1,9 @@
 //! Whether a built-in object has the shape of its type: what the real server's decoder refuses.
 
 use k8s_openapi::api::{
-    admissionregistration::v1 as admission, apps::v1 as apps, batch::v1 as batch, coordination::v1 as coordination,
-    core::v1 as core, networking::v1 as networking, policy::v1 as policy, rbac::v1 as rbac, resource::v1 as resource,
-    scheduling::v1 as scheduling,
+    admissionregistration::v1 as admission, apps::v1 as apps, batch::v1 as batch, certificates::v1 as certificates,
+    coordination::v1 as coordination, core::v1 as core, networking::v1 as networking, policy::v1 as policy,
+    rbac::v1 as rbac, resource::v1 as resource, scheduling::v1 as scheduling,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -31,6 +31,7 @@ pub fn check(kind: &Resource, object: &Value) -> Outcome<()> {
             "daemonsets" => fits::<apps::DaemonSet>(object),
             "statefulsets" => fits::<apps::StatefulSet>(object),
             "jobs" => fits::<batch::Job>(object),
+            "certificatesigningrequests" => fits::<certificates::CertificateSigningRequest>(object),
             "leases" => fits::<coordination::Lease>(object),
             "deviceclasses" => fits::<resource::DeviceClass>(object),
             "resourceslices" => fits::<resource::ResourceSlice>(object),

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use super::resource::Resource;
 use super::status::{self, FieldError, Outcome};
 use super::store::{Key, Store, owners};
+use super::user::User;
 use super::watch::Object;
-use super::{crd, defaults, dra, names, shape, taints};
+use super::{crd, csr, defaults, dra, names, shape, taints};
 
 /// How a write is meant.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,8 @@ pub struct WriteOptions {
     pub dry_run: bool,
     /// Unknown fields are an error instead of being dropped.
     pub strict: bool,
+    /// Who writes.
+    pub user: User,
 }
 
 /// Metadata that only the server writes.
@@ -79,7 +82,8 @@ impl Store {
         {
             map.remove("status");
         }
-        self.admit(resource, &mut object, None, options)?;
+        csr::sign_in(resource, &mut object, &options.user);
+        self.admit(resource, &mut object, None, None, options)?;
         if self.get(&resource.storage, &key).is_some() {
             return Err(status::already_exists(&resource.id, &key.name));
         }
@@ -131,9 +135,10 @@ impl Store {
                 None => metadata.remove(*field),
             };
         }
-        let mut next = keep_apart(resource, subresource, &old.value, next);
+        let mut next =
+            csr::keep(resource, subresource, &old.value, keep_apart(resource, subresource, &old.value, next));
         check_finalizers(resource, &old.value, &next)?;
-        self.admit(resource, &mut next, Some(&old.value), options)?;
+        self.admit(resource, &mut next, Some(&old.value), subresource, options)?;
         if let Some(generation) = old.value["metadata"]["generation"].as_i64()
             && differs_in_spec(&old.value, &next)
         {
@@ -187,6 +192,7 @@ impl Store {
         resource: &Resource,
         object: &mut Value,
         old: Option<&Value>,
+        subresource: Option<&str>,
         options: &WriteOptions,
     ) -> Outcome<()> {
         tidy_metadata(object);
@@ -212,7 +218,9 @@ impl Store {
                 } else {
                     dra::drop_deallocated(resource, object);
                     taints::admit(resource, object, self.minor, &self.now());
-                    dra::check(resource, object, old)
+                    let mut errors = dra::check(resource, object, old);
+                    errors.extend(csr::check(resource, object, old, subresource));
+                    errors
                 }
             }
         };
@@ -272,6 +280,8 @@ fn keep_apart(resource: &Resource, subresource: Option<&str>, old: &Value, mut n
         };
     };
     match subresource {
+        // Of an approval its own rules keep what is to be kept.
+        Some("approval") => next,
         Some("status") => {
             let mut kept = old.clone();
             take_status(&next, &mut kept);

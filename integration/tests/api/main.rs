@@ -1,5 +1,6 @@
 //! The embedded API server through the client that everything else uses.
 
+mod certificates;
 mod custom;
 mod deletion;
 mod kubectl;
