@@ -4,6 +4,7 @@ mod bucket;
 mod domain_controller;
 mod effects;
 mod metrics;
+pub mod peer_signer;
 mod retries;
 mod watches;
 
@@ -11,12 +12,14 @@ use std::future::Future;
 use std::net::SocketAddr;
 
 use heddle_core::fault::{Fault, reason};
+use heddle_core::identity::Agents;
 use kube::Client;
 
 use crate::api_requests::ApiRequests;
 use crate::runtime::{Runtime, Spec};
 use domain_controller::DomainController;
 use metrics::ControllerMetrics;
+use peer_signer::{PeerMetrics, PeerSigner};
 
 /// What a controller is started with.
 #[derive(Clone)]
@@ -27,6 +30,19 @@ pub struct Settings {
     pub requests: ApiRequests,
     /// Where metrics and probes are served.
     pub metrics: Option<SocketAddr>,
+    /// Who signs the certificates of peers: us, by these settings, or somebody else.
+    pub signer: Option<Signer>,
+}
+
+/// How the certificates of peers are signed.
+#[derive(Clone, Debug)]
+pub struct Signer {
+    /// Heddle's own namespace: the authorities' Secrets are there.
+    pub namespace: String,
+    /// Who may ask.
+    pub agents: Agents,
+    /// Longest life of a certificate, in seconds.
+    pub longest: u32,
 }
 
 /// Runs the controller until `until` ends.
@@ -42,6 +58,16 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
     }
     runtime.metrics().register(|registry| settings.requests.register(registry));
     let metrics = runtime.metrics().register(ControllerMetrics::register);
+    if let Some(signer) = settings.signer.clone() {
+        let signer = peer_signer::Settings {
+            client: settings.client.clone(),
+            namespace: signer.namespace,
+            agents: signer.agents,
+            longest: signer.longest,
+            metrics: runtime.metrics().register(PeerMetrics::register),
+        };
+        runtime.root().supervise(Spec::default(), move || Ok(PeerSigner::new(signer.clone())));
+    }
     let spec = Spec { gates_readiness: true, ..Spec::default() };
     runtime.root().supervise(spec, move || Ok(DomainController::new(settings.client.clone(), metrics.clone())));
     runtime.run(until).await

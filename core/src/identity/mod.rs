@@ -2,6 +2,7 @@
 //!
 //! The X.509 itself is elsewhere: what is decided here is decided on facts that were read from it.
 
+mod authentication;
 mod certificate;
 mod names;
 mod rate;
@@ -9,6 +10,7 @@ mod renewal;
 mod request;
 mod signer;
 
+pub use authentication::Authentication;
 pub use certificate::{Chain, usable};
 pub use names::{
     AUTHORITY_LABEL, SIGNER, USAGES, authority_secret, identity_name, is_domain_name, request_name, request_prefix,

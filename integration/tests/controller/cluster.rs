@@ -71,8 +71,12 @@ impl Cluster {
     }
 
     pub fn start_controller(&mut self) {
-        let settings =
-            controller::Settings { client: self.client.clone(), requests: Default::default(), metrics: None };
+        let settings = controller::Settings {
+            client: self.client.clone(),
+            requests: Default::default(),
+            metrics: None,
+            signer: None,
+        };
         let run = async move { controller::run(settings, std::future::pending()).await.unwrap() };
         self.controller = Some(tokio::task::spawn_local(run));
     }

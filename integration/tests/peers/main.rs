@@ -1,0 +1,4 @@
+//! Peer identity over the embedded API: who gets a certificate, and what an agent does with it.
+
+mod bed;
+mod signer;
