@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use super::os::Os;
+use super::security::Security;
 
 /// Settings of one daemon, with the defaults of NVIDIA's package.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct Config {
     pub quorum: Quorum,
     /// `IMEX_ENABLE_AUTH_ENCRYPTION`.
     pub encryption: bool,
+    /// The keys that matter with it.
+    pub security: Security,
     /// `IMEX_CMD_ENABLED`.
     pub command_enabled: bool,
     /// `IMEX_CMD_BIND_INTERFACE_IP`; none is all interfaces.
@@ -62,15 +65,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "STATS_FILE_NAME",
     "LOG_MAX_ROTATE_COUNT",
     "NETWORK_INTERFACE",
-    "IMEX_AUTH_ENCRYPTION_MODE",
-    "IMEX_AUTH_SOURCE",
-    "IMEX_SERVER_KEY",
-    "IMEX_SERVER_CERT",
-    "IMEX_SERVER_CERT_AUTH",
-    "IMEX_CLIENT_KEY",
-    "IMEX_CLIENT_CERT",
-    "IMEX_CLIENT_CERT_AUTH",
-    "IMEX_SECURITY_TARGET_OVERRIDE",
     "IMEX_GSS_SERVICE_NAME",
     "IMEX_GSS_TIMEOUT_SEC",
     "IMEX_GSS_RETRY_INTERVAL_SEC",
@@ -93,6 +87,7 @@ impl Config {
             node_map: os.path("etc/nvidia-imex/nodes_config.cfg"),
             quorum: Quorum::Recovery,
             encryption: false,
+            security: Security { mode: "SSL_TLS".into(), ..Security::default() },
             command_enabled: true,
             command_bind: None,
             command_port: None,
@@ -153,6 +148,7 @@ impl Config {
                 let seconds: i64 = parse(value)?;
                 self.grace = u64::try_from(seconds).ok().map(Duration::from_secs);
             }
+            _ if self.security.set(key, value) => {}
             _ if WITHOUT_EFFECT.contains(&key) => {}
             _ => self.warnings.push(format!("Unknown key {key} in the configuration file is ignored")),
         }

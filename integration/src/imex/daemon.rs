@@ -24,6 +24,7 @@ use super::nodemap::NodeMap;
 use super::os::{Os, Session};
 use super::peer::{self, Inbox, Link};
 use super::state::{ConnectionState, DaemonState};
+use super::transport::Transport;
 use super::{VERSION, control, kernel, persist, server};
 
 /// Further SIGUSR1 inside this time are dropped.
@@ -50,6 +51,7 @@ pub struct Daemon {
     pub version: &'static str,
     pub state: watch::Sender<DaemonState>,
     pub fabric: RefCell<Fabric>,
+    pub transport: Transport,
     /// One a line of the map; the own one is never used.
     pub links: Vec<Link>,
     /// Counts the requests to make all outgoing connections anew.
@@ -68,6 +70,20 @@ impl Daemon {
         let own = usize::from(self.id);
         let state = |(id, link): (usize, &Link)| if id == own { ConnectionState::Connected } else { link.state() };
         self.links.iter().enumerate().map(state).collect()
+    }
+
+    /// Makes all outgoing connections anew, with what the names and the TLS files say now. Files that cannot be used leave
+    /// everything as it is.
+    fn restart_connections(&self) {
+        match self.transport.renew() {
+            Ok(()) => {
+                self.log.info("Restarting all outgoing connections");
+                self.restarts.send_modify(|count| *count += 1);
+            }
+            Err(error) => self.log.error(&format!(
+                "Failed to read the TLS files again, those read before stay and no connection is restarted: {error:#}"
+            )),
+        }
     }
 
     /// Notes on disk who holds imports from us, for a start after an unclean end.
@@ -139,9 +155,6 @@ fn start(options: &Options) -> Result<ExitCode> {
     if config.daemonize {
         bail!("DAEMONIZE=1 is not supported by this fake: set DAEMONIZE=0 and let a supervisor run it");
     }
-    if config.encryption {
-        bail!("IMEX_ENABLE_AUTH_ENCRYPTION=1 is not supported by this fake");
-    }
     let log = Rc::new(Log::open(&config));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let lived = LocalSet::new().block_on(&runtime, live(options, os, config, Rc::clone(&log)));
@@ -182,6 +195,7 @@ fn identify(options: &Options, os: Os, config: Config, log: Rc<Log>) -> Result<(
     if os.path("imex/fail").exists() {
         bail!("{} exists: failing as asked", os.path("imex/fail").display());
     }
+    let transport = Transport::open(&config)?;
     let map = NodeMap::read(&config.node_map)?;
     for entry in map.entries.iter().filter(|entry| entry.parse::<IpAddr>().is_err()) {
         log.info(&format!("Treating node config entry '{entry}' as a host name."));
@@ -204,6 +218,7 @@ fn identify(options: &Options, os: Os, config: Config, log: Rc<Log>) -> Result<(
         state: watch::Sender::new(DaemonState::Initializing),
         restarts: watch::Sender::new(0),
         persisted: RefCell::default(),
+        transport,
         config,
         os,
         log,
@@ -288,8 +303,7 @@ impl Signals {
                 _ = self.restart.recv() => {
                     if restarted.is_none_or(|at| at.elapsed() >= RESTART_INTERVAL) {
                         restarted = Some(Instant::now());
-                        daemon.log.info("Restarting all outgoing connections");
-                        daemon.restarts.send_modify(|count| *count += 1);
+                        daemon.restart_connections();
                     } else {
                         daemon.log.info("Restarted all connections less than 5 s ago, the signal is dropped");
                     }

@@ -20,6 +20,7 @@ mod nodemap;
 pub mod os;
 mod peer;
 mod persist;
+mod security;
 mod server;
 mod state;
 mod transport;

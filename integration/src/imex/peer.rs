@@ -170,6 +170,7 @@ pub async fn keep_connected(daemon: Rc<Daemon>, id: u16, inbox: Inbox) {
         attempt: 0,
         backoff: BACKOFF.0,
         lost_at: None,
+        stranger: None,
     };
     loop {
         restarts.mark_unchanged();
@@ -183,6 +184,8 @@ pub async fn keep_connected(daemon: Rc<Daemon>, id: u16, inbox: Inbox) {
             Lost::Failed(error) => {
                 if outgoing.attempt == 0 {
                     daemon.log.warning(&format!("Lost the connection to node {id}: {error}"));
+                } else if transport::is_about_identity(&error) {
+                    outgoing.stranger(&daemon, &error);
                 }
                 let met = daemon.link(id).instance.get().is_some();
                 state.send_replace(if met { ConnectionState::Recovering } else { ConnectionState::NeverConnected });
@@ -209,6 +212,8 @@ struct Outgoing {
     backoff: Duration,
     /// When the last connection was lost, if what it brought may still be valid.
     lost_at: Option<Instant>,
+    /// Why the peer was no member at the last attempt.
+    stranger: Option<String>,
 }
 
 impl Outgoing {
@@ -230,6 +235,7 @@ impl Outgoing {
         self.attempt = 0;
         self.backoff = BACKOFF.0;
         self.lost_at = None;
+        self.stranger = None;
         let (read, write) = tokio::io::split(stream);
         let answers = RefCell::new(std::mem::take(&mut self.asked));
         let lost = tokio::select! {
@@ -245,24 +251,31 @@ impl Outgoing {
         lost
     }
 
+    /// Whether the log hears of this attempt. A member that is not there is tried for ever: the real daemon fills its log
+    /// with that, this one thins it out.
+    fn is_told(&self) -> bool {
+        self.attempt.is_power_of_two()
+    }
+
+    /// Says that the peer is not who it should be, or takes us for somebody else.
+    fn stranger(&mut self, daemon: &Daemon, error: &io::Error) {
+        let why = format!("Authentication with node {} failed: {error}", self.id);
+        let new = self.stranger.as_ref() != Some(&why);
+        if new || self.is_told() {
+            daemon.log.error(&why);
+            self.stranger = Some(why);
+        }
+    }
+
     async fn connect(&self, daemon: &Daemon) -> Result<Box<dyn Stream>, Lost> {
         let entry = &daemon.map.entries[usize::from(self.id)];
-        // A member that is not there is tried for ever: the real daemon fills its log with that, this one thins it out.
-        if self.attempt.is_power_of_two() {
+        if self.is_told() {
             let line =
                 format!("Attempting connection for target node {} - {entry}:{}", self.id, daemon.config.server_port);
             daemon.log.info(&format!("{line}, attempt #{}", self.attempt));
         }
         let address = daemon.os.resolve(entry).ok_or_else(|| io::Error::other(format!("cannot resolve {entry}")))?;
-        let mut stream = transport::dial(SocketAddr::new(address, daemon.config.server_port)).await?;
-        let hello = Hello {
-            protocol: PROTOCOL,
-            node: daemon.id,
-            target: self.id,
-            instance: daemon.instance,
-            map: daemon.map.hash(),
-        };
-        wire::send(&mut stream, &hello).await?;
+        let stream = transport::connect(&[SocketAddr::new(address, daemon.config.server_port)]).await?;
         daemon.link(self.id).state.send_if_modified(|state| {
             // The first connection shows its handshake; one that is made anew keeps saying so.
             let first = *state == ConnectionState::NeverConnected;
@@ -271,6 +284,15 @@ impl Outgoing {
             }
             first
         });
+        let mut stream = daemon.transport.introduce(stream, entry).await?;
+        let hello = Hello {
+            protocol: PROTOCOL,
+            node: daemon.id,
+            target: self.id,
+            instance: daemon.instance,
+            map: daemon.map.hash(),
+        };
+        wire::send(&mut stream, &hello).await?;
         let theirs: Hello = timeout(HANDSHAKE, wire::receive(&mut stream)).await.map_err(io::Error::from)??;
         if theirs.protocol != PROTOCOL {
             return Err(Lost::Refused(ConnectionState::VersionMismatch));

@@ -28,7 +28,11 @@ pub async fn serve(daemon: Rc<Daemon>, listener: TcpListener) {
             Ok((stream, from)) => {
                 let daemon = Rc::clone(&daemon);
                 spawn_local(async move {
-                    if let Err(error) = attend(&daemon, stream).await {
+                    let attended = match daemon.transport.greet(stream).await {
+                        Ok(stream) => attend(&daemon, stream).await,
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = attended {
                         daemon.log.warning(&format!("Connection from {from}: {error}"));
                     }
                 });

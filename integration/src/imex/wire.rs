@@ -109,7 +109,8 @@ pub async fn send<T: Serialize>(to: &mut (impl AsyncWrite + Unpin), message: &T)
     let length = u32::try_from(frame.len() - 4).ok().filter(|length| *length <= MAX_FRAME);
     let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "frame too large"))?;
     frame[..4].copy_from_slice(&length.to_be_bytes());
-    to.write_all(&frame).await
+    to.write_all(&frame).await?;
+    to.flush().await
 }
 
 /// Reads one frame; an error of kind `UnexpectedEof` when the other side has ended. Not to be given up half-way.

@@ -1,0 +1,5 @@
+//! Daemons as processes on nodes of their own.
+
+mod members;
+mod rack;
+mod tls;
