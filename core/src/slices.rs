@@ -44,6 +44,11 @@ pub fn slot_name(id: u32) -> String {
     format!("slot-{id}")
 }
 
+/// Whether a device of this name is a slot of some node.
+pub fn is_slot(device: &str) -> bool {
+    (0..names::MAX_SLOTS).any(|id| slot_name(id) == device)
+}
+
 /// Device name of a GPU.
 pub fn gpu_name(gpu: &Gpu) -> String {
     format!("gpu-{}", gpu.minor)

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::ClaimKey;
 use crate::api::ChannelConfig;
 use crate::fault::{Fault, reason};
-use crate::names;
+use crate::{names, slices};
 
 /// A device of ours that the scheduler gave to the claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +69,9 @@ pub fn devices(claim: &ResourceClaim, key: &ClaimKey, driver: &str, node: &str) 
     if let Some(other) = ours.iter().find(|result| result.pool != node) {
         let (pool, device) = (&other.pool, &other.device);
         return Err(mismatch(format!("holds {device} of {pool}, this is node {node}")));
+    }
+    if let Some(other) = ours.iter().find(|result| driver == names::DRIVER && !slices::is_slot(&result.device)) {
+        return Err(mismatch(format!("holds {:.80} of {node}, which is no slot", other.device)));
     }
     Ok(ours.into_iter().map(allocated).collect())
 }

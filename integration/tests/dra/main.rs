@@ -1,5 +1,6 @@
 //! The kubelet's side of the agent over real sockets and files, against the embedded API.
 
+mod bad_input;
 mod bed;
 mod claims;
 mod crash;
