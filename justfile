@@ -47,9 +47,10 @@ demo-check:
     cargo run --release --quiet -- demo --json | python3 integration/check-demo.py
     cargo run --release --quiet -- demo --json --chaos | python3 integration/check-demo.py
 
-# What claims, starts and rest cost on a node, beside the budgets; with KUBECONFIG set, against that cluster
+# What claims, starts and rest cost on a node with the image's binary, beside the budgets; with KUBECONFIG set, against that cluster
 bench *arguments:
-    cargo run --release -- bench {{ arguments }}
+    cargo build --profile dist --no-default-features
+    cargo run --release -- bench --binary target/dist/heddle {{ arguments }}
 
 # Build for arm64, test the decisions and play a small demo there
 arm64:

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use heddle_core::names;
 use heddle_proto::dra::v1::Claim;
 use heddle_proto::registration::{InfoRequest, PluginInfo};
 
@@ -20,6 +21,7 @@ const CALL: Duration = Duration::from_secs(45);
 const IDLE: Duration = Duration::from_secs(10);
 /// What the agent does after an answer, the claim's status above all, has ended after this long.
 const SETTLED: Duration = Duration::from_secs(2);
+const MIB: f64 = 1024.0 * 1024.0;
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +55,8 @@ pub async fn measure(bed: &mut Bed, amounts: Amounts, figures: &mut Figures) -> 
         cycles(bed, &caller, &green, parallel, amounts.cycles, figures).await?;
     }
     idle(bed, figures).await?;
-    starts(bed, amounts.starts, figures).await
+    starts(bed, amounts.starts, figures).await?;
+    full_node(bed, &green, figures).await
 }
 
 /// Calls the agent as the kubelet does: over its socket, one call a claim.
@@ -202,7 +205,6 @@ async fn cycles(
 }
 
 async fn idle(bed: &Bed, figures: &mut Figures) -> anyhow::Result<()> {
-    const MIB: f64 = 1024.0 * 1024.0;
     tokio::time::sleep(SETTLED).await;
     let (used, counted) = (process::cpu(bed.agent()?)?, scrape::counters(bed.metrics).await?);
     tokio::time::sleep(IDLE).await;
@@ -211,14 +213,30 @@ async fn idle(bed: &Bed, figures: &mut Figures) -> anyhow::Result<()> {
     figures.plain("agent CPU when idle", millis(used) / IDLE.as_secs_f64(), "ms/s");
     figures.at_most(format!("API writes in {} s when idle", IDLE.as_secs()), counted.writes as f64, "", 0.0);
     let memory = process::memory(bed.agent()?)?;
-    figures.at_most("agent resident memory, after all this", memory.resident as f64 / MIB, "MiB", 15.0);
+    figures.plain("agent resident memory, after all this", memory.resident as f64 / MIB, "MiB");
+    figures.plain("of that anonymous, after all this", memory.anonymous as f64 / MIB, "MiB");
+    Ok(())
+}
+
+/// The memory of an agent whose slots are all in use.
+async fn full_node(bed: &Bed, compute_domain: &str, figures: &mut Figures) -> anyhow::Result<()> {
+    let caller = Caller { plugin: Plugin::connect(bed.service_socket().await?) };
+    let claims = bed.claims.many("full", names::DEFAULT_SLOTS, compute_domain).await?;
+    for claim in &claims {
+        caller.prepare(claim).await?;
+    }
+    tokio::time::sleep(SETTLED).await;
+    let memory = process::memory(bed.agent()?)?;
+    figures.at_most("agent resident memory, all slots in use", memory.resident as f64 / MIB, "MiB", 15.0);
     figures.at_most("of that anonymous", memory.anonymous as f64 / MIB, "MiB", 5.0);
+    for claim in &claims {
+        caller.unprepare(claim).await?;
+    }
     Ok(())
 }
 
 /// From the start of the process to the answer to the kubelet's first question, and to slices in the API.
 async fn starts(bed: &mut Bed, count: u32, figures: &mut Figures) -> anyhow::Result<()> {
-    const MIB: f64 = 1024.0 * 1024.0;
     let (mut registered, mut published) = (Vec::new(), Vec::new());
     for _ in 0..count {
         bed.stop_agent().await;
@@ -230,16 +248,13 @@ async fn starts(bed: &mut Bed, count: u32, figures: &mut Figures) -> anyhow::Res
         let info: PluginInfo =
             connection.unary("/pluginregistration.Registration/GetInfo", &InfoRequest {}, CALL).await?;
         registered.push(began.elapsed());
-        if info.name != heddle_core::names::DRIVER {
-            bail!("{:?} answers in the place of {}", info.name, heddle_core::names::DRIVER);
+        if info.name != names::DRIVER {
+            bail!("{:?} answers in the place of {}", info.name, names::DRIVER);
         }
         bed.offers_slots().await?;
         published.push(began.elapsed());
     }
     figures.distribution("agent start to registration", &Distribution::new(registered), [None, None, Some(100.0)]);
     figures.distribution("agent start to slices", &Distribution::new(published), [None, None, Some(300.0)]);
-    let memory = process::memory(bed.agent()?)?;
-    figures.at_most("agent resident memory, fresh", memory.resident as f64 / MIB, "MiB", 15.0);
-    figures.at_most("of that anonymous, fresh", memory.anonymous as f64 / MIB, "MiB", 5.0);
     Ok(())
 }
