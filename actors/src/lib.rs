@@ -13,6 +13,7 @@ pub mod imex_supervisor;
 pub mod node_events;
 pub mod node_link;
 pub mod nvml;
+pub mod peer_identity;
 pub mod preflight;
 pub mod runner;
 pub mod runtime;

@@ -13,16 +13,20 @@ use std::time::Duration;
 use heddle_actors::channel_allocator::{self, Ready};
 use heddle_actors::imex_supervisor::{ImexSupervisor, Message, Settings};
 use heddle_actors::node_link::DomainView;
+use heddle_actors::peer_identity::Identities;
 use heddle_actors::runner;
 use heddle_actors::runtime::{Actor, Addr, Cx, Runtime, Scope, Spec, block_on};
 use heddle_actors::slice_publisher::Usable;
 use heddle_core::api::{DaemonStatus, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, IMEXNodeSpec, Member};
 use heddle_core::clique::CliqueId;
 use heddle_core::fault::Fault;
+use heddle_core::identity::Authentication;
+use heddle_core::imex::Identity;
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_core::runtime_guard::{Guard, Mode, Verdict};
 use heddle_proto::runner::runner_client::RunnerClient;
-use heddle_proto::runner::{GetRequest, State};
+use heddle_proto::runner::runner_server::{self, RunnerServer};
+use heddle_proto::runner::{ApplyRequest, GetRequest, RenewRequest, State, StopRequest, WatchRequest};
 use stand_in::{alive, root, settings};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -46,6 +50,7 @@ impl Actor for Allocator {
 
 struct Rig {
     root: tempfile::TempDir,
+    authentication: Authentication,
     runtime: Runtime,
     scope: Scope,
     supervisor: Addr<Message>,
@@ -76,16 +81,21 @@ fn view(domain: &str, index: u32, others: u32) -> DomainView {
 
 impl Rig {
     fn new() -> Self {
+        Self::with(Authentication::Insecure)
+    }
+
+    fn with(authentication: Authentication) -> Self {
         let (runtime, root) = (Runtime::new(), root());
         let scope = runtime.root().child("agent");
         let permit = Rc::new(RefCell::new(Ok(())));
         let asked = Rc::default();
         let mut rig = Self {
-            supervisor: supervise(&scope, &root, &permit, &asked).0,
+            supervisor: supervise(&scope, &root, authentication, &permit, &asked).0,
             ready: watch::channel(None).1,
             status: watch::channel(DaemonStatus::default()).1,
             usable: watch::channel(None).1,
             root,
+            authentication,
             runtime,
             scope,
             permit,
@@ -99,7 +109,8 @@ impl Rig {
     fn restart_agent(&mut self) {
         self.scope.stop();
         self.scope = self.runtime.root().child("agent");
-        let (supervisor, ready, status, usable) = supervise(&self.scope, &self.root, &self.permit, &self.asked);
+        let (supervisor, ready, status, usable) =
+            supervise(&self.scope, &self.root, self.authentication, &self.permit, &self.asked);
         (self.supervisor, self.ready, self.status, self.usable) = (supervisor, ready, status, usable);
         self.fabric(Fabric::Ready(clique()));
         self.may_switch(Ok(()));
@@ -165,6 +176,7 @@ type Heard =
 fn supervise(
     scope: &Scope,
     root: &tempfile::TempDir,
+    authentication: Authentication,
     permit: &Rc<RefCell<Result<(), String>>>,
     asked: &Rc<Cell<u32>>,
 ) -> Heard {
@@ -176,6 +188,7 @@ fn supervise(
     let settings = Settings {
         socket: root.path().join("run/runner.sock"),
         allocator,
+        authentication,
         status: Rc::new(move |status| drop(say_status.send(status))),
         ready: Rc::new(move |ready| drop(say_ready.send(Some(ready)))),
         usable: Rc::new(move |usable| drop(say_usable.send(Some(usable)))),
@@ -356,5 +369,169 @@ fn a_node_without_fabric_can_be_used_without_a_daemon() {
         let sick =
             |usable: &Option<Usable>| usable.as_ref().is_some_and(|u| !u.usable && u.reason.contains("degraded"));
         rig.usable.wait_for(sick).await.unwrap();
+    });
+}
+
+fn identity(domain: &str, serial: u32, not_after: i64) -> Identities {
+    let pem = format!("-----BEGIN {serial}-----\n");
+    let identity = Identity {
+        name: format!("{domain}.peer.imex.heddle.dev"),
+        certificate_pem: pem.clone(),
+        key_pem: pem.clone(),
+        authority_pem: pem,
+        not_after,
+    };
+    Identities { of_domains: [(domain.to_owned(), Arc::new(identity))].into(), ..Identities::default() }
+}
+
+fn missing(domain: &str, why: &str) -> Identities {
+    Identities { missing: [(domain.to_owned(), why.to_owned())].into(), ..Identities::default() }
+}
+
+const FUTURE: i64 = 4_000_000_000;
+
+#[test]
+fn a_daemon_waits_for_its_identity_and_is_told_of_another_without_a_restart() {
+    run(async {
+        let mut rig = Rig::with(Authentication::DomainCa);
+        let runner = rig.start_runner();
+        rig.see(view("d", 1, 0));
+        rig.supervisor.tell(Message::Identities(missing("d", "request r waits for the controller to sign it")));
+        rig.until_not_ready("request r waits for the controller").await;
+        assert_eq!(rig.starts(), 0, "no daemon runs without one");
+        rig.supervisor.tell(Message::Identities(identity("d", 1, FUTURE)));
+        rig.until_ready_in("d").await;
+        let before = rig.runner_state().await;
+        let until = rig.status.wait_for(|status| status.certificate_not_after.is_some()).await.unwrap().clone();
+        assert_eq!(until.certificate_not_after.as_deref(), Some("2096-10-02T07:06:40Z"));
+
+        rig.may_switch(Err("1 claims are prepared on this node"));
+        rig.supervisor.tell(Message::Identities(identity("d", 2, FUTURE + 1)));
+        let renewed = loop {
+            let state = rig.runner_state().await;
+            if state.identity_not_after_unix == FUTURE + 1 {
+                break state;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        };
+        assert_eq!((renewed.daemon_pid, renewed.starts), (before.daemon_pid, 1));
+
+        // The signer away is nobody's end: what the daemon shows is valid, also for an agent that has lost its own copy.
+        rig.restart_agent();
+        rig.may_switch(Err("1 claims are prepared on this node"));
+        rig.see(view("d", 1, 0));
+        rig.supervisor.tell(Message::Identities(missing("d", "the signer is away")));
+        rig.until_ready_in("d").await;
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_said() {
+    run(async {
+        let mut rig = Rig::with(Authentication::DomainCa);
+        let runner = rig.start_runner();
+        rig.see(view("d", 1, 0));
+        rig.supervisor.tell(Message::Identities(identity("d", 1, 1_000_000_000)));
+        rig.until_ready_in("d").await;
+        rig.supervisor.tell(Message::Identities(missing("d", "the signer is away")));
+        rig.until_not_ready("has expired: the signer is away").await;
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn going_over_to_authenticated_peers_waits_for_the_claims() {
+    run(async {
+        let mut rig = Rig::new();
+        let runner = rig.start_runner();
+        rig.see(view("d", 1, 0));
+        rig.until_ready_in("d").await;
+        let before = rig.runner_state().await;
+        rig.authentication = Authentication::DomainCa;
+        rig.restart_agent();
+        rig.may_switch(Err("1 claims are prepared on this node"));
+        rig.see(view("d", 1, 0));
+        rig.supervisor.tell(Message::Identities(identity("d", 1, FUTURE)));
+        rig.until_not_ready("takes peers without a certificate").await;
+        assert_eq!(rig.runner_state().await.daemon_pid, before.daemon_pid);
+        rig.may_switch(Ok(()));
+        rig.until_ready_in("d").await;
+        let after = rig.runner_state().await;
+        assert_eq!((after.starts, after.identity.as_str()), (2, "d.peer.imex.heddle.dev"));
+        runner.stop().await;
+    });
+}
+
+/// A runner of before: it serves a domain, and knows of no identities.
+struct OldRunner(Arc<std::sync::atomic::AtomicU32>);
+
+impl OldRunner {
+    fn state() -> State {
+        State {
+            contract: 1,
+            domain: "d".into(),
+            daemon_state: "READY".into(),
+            daemon_index: Some(1),
+            ..State::default()
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl runner_server::Runner for OldRunner {
+    async fn get(&self, _: tonic::Request<GetRequest>) -> Result<tonic::Response<State>, tonic::Status> {
+        Ok(tonic::Response::new(Self::state()))
+    }
+
+    type WatchStream = futures::stream::BoxStream<'static, Result<State, tonic::Status>>;
+
+    async fn watch(
+        &self,
+        _: tonic::Request<WatchRequest>,
+    ) -> Result<tonic::Response<Self::WatchStream>, tonic::Status> {
+        use futures::StreamExt as _;
+        let once = futures::stream::iter([Ok(Self::state())]);
+        Ok(tonic::Response::new(once.chain(futures::stream::pending()).boxed()))
+    }
+
+    async fn apply(&self, _: tonic::Request<ApplyRequest>) -> Result<tonic::Response<State>, tonic::Status> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(tonic::Response::new(Self::state()))
+    }
+
+    async fn renew(&self, _: tonic::Request<RenewRequest>) -> Result<tonic::Response<State>, tonic::Status> {
+        Err(tonic::Status::unimplemented("Renew"))
+    }
+
+    async fn stop(&self, _: tonic::Request<StopRequest>) -> Result<tonic::Response<State>, tonic::Status> {
+        Err(tonic::Status::failed_precondition("no"))
+    }
+}
+
+#[test]
+fn a_runner_that_is_too_old_is_left_alone_and_said() {
+    run(async {
+        let mut rig = Rig::with(Authentication::DomainCa);
+        std::fs::create_dir_all(rig.root.path().join("run")).unwrap();
+        let applied = Arc::default();
+        let listener = tokio::net::UnixListener::bind(rig.root.path().join("run/runner.sock")).unwrap();
+        let connections = tokio_stream::wrappers::UnixListenerStream::new(listener);
+        let server =
+            tonic::transport::Server::builder().add_service(RunnerServer::new(OldRunner(Arc::clone(&applied))));
+        let server = tokio::spawn(server.serve_with_incoming(connections));
+        rig.see(view("d", 1, 0));
+        rig.supervisor.tell(Message::Identities(identity("d", 1, FUTURE)));
+        rig.until_not_ready("update the imex-runner DaemonSet").await;
+        assert_eq!(applied.load(std::sync::atomic::Ordering::Relaxed), 0, "its daemon is not touched");
+        // Where peers are not authenticated it serves as before.
+        rig.authentication = Authentication::Insecure;
+        rig.restart_agent();
+        rig.see(view("d", 1, 0));
+        rig.until_not_ready("another node map").await;
+        while applied.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        server.abort();
     });
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 use heddle_actors::runner::{self, Settings};
 use heddle_core::fault::{Class, Fault};
 use heddle_proto::runner::runner_client::RunnerClient;
-use heddle_proto::runner::{ApplyRequest, DomainConfig, GetRequest, Host, State, StopRequest, WatchRequest};
+use heddle_proto::runner::{
+    ApplyRequest, DomainConfig, GetRequest, Host, Identity, RenewRequest, State, StopRequest, WatchRequest,
+};
 use stand_in::{CTL, DAEMON, alive, root, script, settings};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -40,7 +42,7 @@ fn config(domain: &str, peer: &str) -> DomainConfig {
 }
 
 fn apply(config: DomainConfig, no_claims_prepared: bool) -> ApplyRequest {
-    ApplyRequest { config: Some(config), no_claims_prepared }
+    ApplyRequest { config: Some(config), no_claims_prepared, identity: None }
 }
 
 impl Rig {
@@ -135,7 +137,7 @@ impl Rig {
 async fn a_domain_is_served_and_the_same_again_changes_nothing() {
     let mut rig = Rig::start(root()).await;
     let idle = rig.client.get(GetRequest {}).await.unwrap().into_inner();
-    assert_eq!((idle.daemon_state.as_str(), idle.domain.as_str(), idle.contract), ("DOWN", "", 1));
+    assert_eq!((idle.daemon_state.as_str(), idle.domain.as_str(), idle.contract), ("DOWN", "", 2));
     let first = rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap().into_inner();
     assert_eq!((first.domain.as_str(), first.daemon_state.as_str(), first.starts), ("d", "INITIALIZING", 1));
     let ready = rig.until_ready().await;
@@ -386,4 +388,98 @@ async fn an_unusable_folder_or_setting_ends_the_runner_at_once() {
     mistyped.settings.insert("IMEX_NODE_DISCONNECT_GRACE_TIME".into(), "60".into());
     let fault = runner::run(mistyped, std::future::pending()).await.unwrap_err();
     assert!(fault.message.contains("IMEX_NODE_DISCONNECTED_GRACE_TIME"), "{fault}");
+}
+
+fn identity(domain: &str, serial: u32) -> Identity {
+    let pem = format!("-----BEGIN {serial}-----\n");
+    Identity {
+        domain: domain.into(),
+        certificate_pem: pem.clone(),
+        key_pem: pem.clone(),
+        ca_pem: pem,
+        name: format!("{domain}.x"),
+        not_after_unix: i64::from(serial),
+    }
+}
+
+fn apply_as(config: DomainConfig, identity: Identity, no_claims_prepared: bool) -> ApplyRequest {
+    ApplyRequest { identity: Some(identity), ..apply(config, no_claims_prepared) }
+}
+
+#[tokio::test]
+async fn an_identity_is_shown_and_renewed_without_a_restart() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 1), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+    assert_eq!((ready.identity.as_str(), ready.identity_not_after_unix), ("d.x", 1));
+    let run = rig.root.path().join("run");
+    let file = fs::read_to_string(run.join("config.cfg")).unwrap();
+    for line in [
+        "IMEX_ENABLE_AUTH_ENCRYPTION=1",
+        "IMEX_AUTH_ENCRYPTION_MODE=SSL_TLS",
+        "IMEX_AUTH_SOURCE=FILE",
+        "IMEX_SECURITY_TARGET_OVERRIDE=d.x",
+        &format!("IMEX_SERVER_KEY={}", run.join("identity/tls.key").display()),
+        &format!("IMEX_CLIENT_CERT_AUTH={}", run.join("identity/ca.crt").display()),
+    ] {
+        assert!(file.lines().any(|l| l == line), "{line} in {file}");
+    }
+    let mode = |name: &str| fs::metadata(run.join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("identity/tls.key"), mode("identity")), (0o600, 0o700));
+
+    // Renewals inside a window are one signal, and the last certificate is what is there at it.
+    for serial in 2..6 {
+        let renew = RenewRequest { identity: Some(identity("d", serial)) };
+        let state = rig.client.renew(renew).await.unwrap().into_inner();
+        assert_eq!((state.daemon_pid, state.starts), (ready.daemon_pid, 1));
+        assert_eq!(state.identity_not_after_unix, i64::from(serial));
+    }
+    assert_eq!(fs::read_to_string(run.join("identity/tls.crt")).unwrap(), "-----BEGIN 5-----\n");
+    rig.until_calls("signalled", |calls| calls.contains("usr1")).await;
+    let state =
+        rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 6), false)).await.unwrap().into_inner();
+    assert_eq!(
+        (state.daemon_pid, state.identity_not_after_unix),
+        (ready.daemon_pid, 6),
+        "with the domain it is the same"
+    );
+    rig.until_calls("signalled again", |calls| calls.matches("usr1").count() >= 2).await;
+    assert!(rig.calls().matches("usr1").count() <= 3, "{}", rig.calls());
+
+    for (bad, says) in [
+        (RenewRequest::default(), "no identity"),
+        (RenewRequest { identity: Some(identity("e", 7)) }, "does not serve"),
+        (RenewRequest { identity: Some(Identity { name: "e.x".into(), ..identity("d", 7) }) }, "takes a restart"),
+        (RenewRequest { identity: Some(Identity { key_pem: String::new(), ..identity("d", 7) }) }, "no PEM"),
+    ] {
+        let refused = rig.client.renew(bad).await.unwrap_err();
+        assert!(refused.message().contains(says), "{refused}");
+    }
+    let mixed = apply_as(config("d", "10.0.0.1"), identity("e", 7), true);
+    assert_eq!(rig.client.apply(mixed).await.unwrap_err().code(), Code::InvalidArgument);
+
+    // A runner that is started anew shows what was there last.
+    let mut rig = Rig::start(rig.end().await).await;
+    let again = rig.until_ready().await;
+    assert_eq!((again.identity.as_str(), again.identity_not_after_unix), ("d.x", 6));
+    rig.client.stop(StopRequest { no_claims_prepared: true }).await.unwrap();
+    assert!(!rig.root.path().join("run/identity").exists(), "nothing is left of a domain that is not served");
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn whether_peers_are_authenticated_changes_by_a_restart_alone() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 1), false)).await.unwrap();
+    let first = rig.until_ready().await;
+    // An agent of before, which knows of no identities, does not take the authentication off a daemon in use.
+    let refused = rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(alive(first.daemon_pid));
+    let open = rig.client.apply(apply(config("d", "10.0.0.1"), true)).await.unwrap().into_inner();
+    assert_eq!((open.starts, open.identity.as_str()), (2, ""));
+    assert!(!fs::read_to_string(rig.root.path().join("run/config.cfg")).unwrap().contains("AUTH_ENCRYPTION"));
+    let refused = rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 2), false)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    rig.end().await;
 }

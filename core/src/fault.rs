@@ -127,8 +127,6 @@ pub mod reason {
         RUNTIME_GUARD_UNKNOWN = "RuntimeGuardUnknown";
         /// The node has no certificate with which its IMEX daemon could meet its peers.
         NO_PEER_IDENTITY = "PeerIdentityMissing";
-        /// The node's IMEX runner is older than what it is asked to do.
-        RUNNER_TOO_OLD = "RunnerTooOld";
         /// A request for a peer certificate was not made by the agent of a node.
         NOT_AN_AGENT = "NotAnAgent";
         /// A request for a peer certificate asks for something else or for more.

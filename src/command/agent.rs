@@ -8,6 +8,7 @@ use heddle_actors::{agent, runtime};
 use super::client;
 use super::host::Host;
 use super::node::NodePlaces;
+use super::peers::Peers;
 
 /// Runs on every node, as a DaemonSet.
 #[derive(Args)]
@@ -39,6 +40,11 @@ pub struct Agent {
     #[arg(long, value_name = "NUMBER,…", value_delimiter = ',', env = "HEDDLE_IGNORED_XIDS")]
     ignored_xids: Vec<u64>,
     #[command(flatten)]
+    peers: Peers,
+    /// Folder with tls.crt, tls.key and ca.crt for --peer-authentication files, such as a mounted Secret
+    #[arg(long, value_name = "FOLDER", default_value = "/etc/heddle/peer", env = "HEDDLE_PEER_CERTIFICATES_DIR")]
+    peer_certificates_dir: PathBuf,
+    #[command(flatten)]
     host: Host,
     /// Where to serve /metrics, /livez and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", env = "HEDDLE_METRICS_ADDRESS")]
@@ -67,6 +73,9 @@ impl Agent {
                 cdi_static_dir: self.cdi_static_dir,
                 state_dir: self.node.state_dir,
                 runner_socket: self.node.runner_socket,
+                authentication: self.peers.peer_authentication,
+                certificate_seconds: self.peers.peer_certificate_hours * 3600,
+                certificates_dir: self.peer_certificates_dir,
                 slots: self.node.slots,
                 gpus: self.gpus,
                 fabric_access: self.node.fabric_access,

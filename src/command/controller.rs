@@ -8,6 +8,7 @@ use heddle_core::identity::{Agents, Authentication};
 use heddle_core::names;
 
 use super::client;
+use super::peers::Peers;
 
 /// Runs once per cluster, as a Deployment.
 #[derive(Args)]
@@ -18,19 +19,14 @@ pub struct Controller {
     /// Where to serve /metrics, /livez and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", env = "HEDDLE_METRICS_ADDRESS")]
     metrics_address: Option<SocketAddr>,
-    /// How IMEX daemons know that a peer is one: domain-ca, files, gss or insecure; the same as the agents'. With domain-ca
-    /// the controller signs their certificates
-    #[arg(long, default_value_t, env = "HEDDLE_PEER_AUTHENTICATION")]
-    peer_authentication: Authentication,
+    #[command(flatten)]
+    peers: Peers,
     /// Heddle's own namespace, where the authorities of peers are kept
     #[arg(long, default_value = "heddle", env = "POD_NAMESPACE")]
     namespace: String,
     /// Name of the agents' ServiceAccount in that namespace: nobody else gets certificates
     #[arg(long, default_value = names::AGENT, env = "HEDDLE_AGENT_SERVICE_ACCOUNT")]
     agent_service_account: String,
-    /// Longest life of a peer certificate
-    #[arg(long, value_name = "HOURS", default_value_t = 168, value_parser = clap::value_parser!(u32).range(1..=8760), env = "HEDDLE_PEER_CERTIFICATE_HOURS")]
-    peer_certificate_hours: u32,
 }
 
 impl Controller {
@@ -40,9 +36,9 @@ impl Controller {
             let signer = controller::Signer {
                 agents: Agents { namespace: self.namespace.clone(), service_account: self.agent_service_account },
                 namespace: self.namespace,
-                longest: self.peer_certificate_hours * 3600,
+                longest: self.peers.peer_certificate_hours * 3600,
             };
-            let signs = self.peer_authentication == Authentication::DomainCa;
+            let signs = self.peers.peer_authentication == Authentication::DomainCa;
             let settings = controller::Settings {
                 client,
                 requests,

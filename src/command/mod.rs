@@ -13,6 +13,7 @@ pub mod fake;
 mod host;
 mod imex_runner;
 mod node;
+mod peers;
 mod preflight;
 
 use std::process::ExitCode;

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 
 use heddle_core::fault::{Fault, reason};
+use heddle_core::identity::Authentication;
 use heddle_core::inventory::Access;
 use heddle_core::runtime_guard::Mode;
 use kube::Client;
@@ -50,6 +51,12 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Where the IMEX runner is reached.
     pub runner_socket: PathBuf,
+    /// How IMEX daemons know that a peer is one.
+    pub authentication: Authentication,
+    /// Life of a peer certificate that is asked for, in seconds.
+    pub certificate_seconds: u32,
+    /// Folder with `tls.crt`, `tls.key` and `ca.crt`, where somebody else makes the certificates.
+    pub certificates_dir: PathBuf,
     /// Slots to publish.
     pub slots: u32,
     /// Whether whole GPUs are published too.

@@ -4,7 +4,8 @@
 //! GpuInventory ── Inventory ──► NodeLink, ChannelAllocator, ImexSupervisor, SlicePublisher, DraServer; Notice ► NodeEvents
 //! RuntimeGuard ── Guard ───────► ChannelAllocator, ImexSupervisor; Condition ► NodeLink
 //! Preflight ──── Condition ───► NodeLink
-//! NodeLink ───── View ────────► ChannelAllocator, ImexSupervisor
+//! NodeLink ───── View ────────► ChannelAllocator, ImexSupervisor, PeerIdentity
+//! PeerIdentity ── Identities ─► ImexSupervisor; Certificates, Condition ► NodeLink (PeerFiles the same, by files)
 //! ImexSupervisor ─ Daemon ────► NodeLink (status), ChannelAllocator (readiness); Usable ► SlicePublisher
 //! ChannelAllocator ─ MaySwitch ► ImexSupervisor; Restore? ► DraServer; Enter, Leave, Keep ► NodeLink
 //! DraServer ──── Restore, Enter, Leave … ► ChannelAllocator; Refused ► ClaimEvents
@@ -13,11 +14,13 @@
 //! While another agent acts for the node, only RuntimeGuard, ClaimEvents, HealthProbe and DraServer run, and the last
 //! answers from checkpoints: see [`Turn`].
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::time::Duration;
 
 use heddle_core::fault::{Fault, reason};
+use heddle_core::identity::Authentication;
 
 use super::Settings;
 use super::tell::{Later, Word};
@@ -29,6 +32,7 @@ use crate::node_events::{self, NodeEvents};
 use crate::node_link::{self, NodeFacts, NodeLink};
 use crate::nvml::Sysfs;
 use crate::nvml::devices::Devices;
+use crate::peer_identity::{self, Identities, PeerFiles, PeerIdentity, unauthenticated};
 use crate::preflight::{self, Preflight};
 use crate::runtime::{Runtime, Spec, Turn};
 use crate::runtime_guard::{self, GuardMetrics, RuntimeGuard};
@@ -69,12 +73,16 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
     let may_switch = Word::new();
     let guard = Word::new();
     let guarded = Word::new();
+    let (identities, identified, certificates) = (Word::<Identities>::new(), Word::new(), Word::new());
+    let to_identity = Later::default();
     let checked = Word::new();
 
     let again = [
         inventory.heard_by(&to_link, node_link::Message::Inventory),
         status.heard_by(&to_link, node_link::Message::Daemon),
         guarded.heard_by(&to_link, node_link::Message::Condition),
+        identified.heard_by(&to_link, node_link::Message::Condition),
+        certificates.heard_by(&to_link, node_link::Message::Certificates),
         checked.heard_by(&to_link, node_link::Message::Condition),
     ];
     let link_settings = node_link::Settings {
@@ -115,10 +123,12 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         view.heard_by(&to_supervisor, imex_supervisor::Message::View),
         may_switch.heard_by(&to_supervisor, imex_supervisor::Message::MaySwitch),
         guard.heard_by(&to_supervisor, imex_supervisor::Message::Guard),
+        identities.heard_by(&to_supervisor, imex_supervisor::Message::Identities),
     ];
     let supervisor_settings = imex_supervisor::Settings {
         socket: settings.runner_socket.clone(),
         allocator: allocator.clone(),
+        authentication: settings.authentication,
         status: status.teller(),
         ready: ready.teller(),
         usable: usable.teller(),
@@ -128,6 +138,39 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         Ok(ImexSupervisor::new(supervisor_settings.clone()))
     });
     to_supervisor.set(&supervisor);
+
+    match settings.authentication {
+        Authentication::DomainCa => {
+            let again = view.heard_by(&to_identity, peer_identity::Message::View);
+            let identity_settings = peer_identity::Settings {
+                client: client(),
+                node_name: settings.node_name.clone(),
+                state_dir: settings.state_dir.clone(),
+                seconds: settings.certificate_seconds,
+                identities: identities.teller(),
+                condition: identified.teller(),
+                certificates: certificates.teller(),
+            };
+            let identity = root.supervise(acting.clone(), move || {
+                again();
+                PeerIdentity::new(identity_settings.clone())
+            });
+            to_identity.set(&identity);
+        }
+        Authentication::Files => {
+            certificates.teller()(BTreeMap::new());
+            let files_settings = peer_identity::FilesSettings {
+                folder: settings.certificates_dir.clone(),
+                identities: identities.teller(),
+                condition: identified.teller(),
+            };
+            root.supervise(acting.clone(), move || Ok(PeerFiles::new(files_settings.clone())));
+        }
+        Authentication::Gss | Authentication::Insecure => {
+            certificates.teller()(BTreeMap::new());
+            identified.teller()(unauthenticated(settings.authentication));
+        }
+    }
 
     let again = [
         inventory.heard_by(&to_publisher, slice_publisher::Message::Inventory),

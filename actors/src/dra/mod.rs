@@ -30,7 +30,7 @@ mod watch;
 pub use context::Driver;
 pub(crate) use events::cut;
 pub use events::{ClaimEvents, Message as EventMessage};
-pub(crate) use folder::DiskSyncs;
+pub(crate) use folder::{DiskSyncs, Durability, Folder, Found};
 pub use health::{DeviceHealth, HealthBoard};
 pub use message::Message;
 pub use probe::HealthProbe;

@@ -12,10 +12,9 @@ use super::parts;
 pub fn chain(certificate_pem: &str, authority_pem: &str, key_pem: &str) -> Result<Chain, String> {
     let (own, authority) = (parts(certificate_pem, "CERTIFICATE")?, parts(authority_pem, "CERTIFICATE")?);
     let own = own[0].parse_x509().map_err(|error| format!("the certificate cannot be read: {error}"))?;
-    let key = KeyPair::from_pem(key_pem).map_err(|error| format!("the key cannot be read: {error}"))?;
     let mut chain = Chain {
         names: names(&own),
-        of_key: own.public_key().raw == key.subject_public_key_info(),
+        of_key: is_of_key(&own, key_pem)?,
         both_sides: own
             .extended_key_usage()
             .ok()
@@ -38,6 +37,15 @@ pub fn chain(certificate_pem: &str, authority_pem: &str, key_pem: &str) -> Resul
         }
     }
     Ok(chain)
+}
+
+/// Whether the certificate is of the key. Keys that are not in PKCS #8, as others make them, are left to the daemon.
+fn is_of_key(certificate: &X509Certificate<'_>, key_pem: &str) -> Result<bool, String> {
+    if ["RSA PRIVATE KEY", "EC PRIVATE KEY"].iter().any(|label| key_pem.contains(label)) {
+        return Ok(true);
+    }
+    let key = KeyPair::from_pem(key_pem).map_err(|error| format!("the key cannot be read: {error}"))?;
+    Ok(certificate.public_key().raw == key.subject_public_key_info())
 }
 
 /// DNS names first, for those are what is compared; a common name that is none of them behind.

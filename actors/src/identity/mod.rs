@@ -15,6 +15,14 @@ use x509_parser::pem::Pem;
 /// Longer texts than this are no certificate or request of a peer.
 const LONGEST: usize = 16 << 10;
 
+/// A PEM text, cut before each part.
+pub fn sections(text: &str) -> Vec<&str> {
+    const BEGIN: &str = "-----BEGIN ";
+    let starts: Vec<usize> = text.match_indices(BEGIN).map(|(at, _)| at).collect();
+    let ends = starts.iter().skip(1).copied().chain([text.len()]);
+    starts.iter().zip(ends).map(|(start, end)| &text[*start..end]).collect()
+}
+
 /// The parts of a PEM file that have this label, or why it has none.
 fn parts(text: &str, label: &str) -> Result<Vec<Pem>, String> {
     if text.len() > LONGEST {

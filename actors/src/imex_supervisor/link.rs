@@ -1,10 +1,12 @@
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use heddle_core::fault::Fault;
+use heddle_core::imex::Identity;
 use heddle_proto::runner::runner_client::RunnerClient;
-use heddle_proto::runner::{ApplyRequest, DomainConfig, Host, StopRequest, WatchRequest};
+use heddle_proto::runner::{self, ApplyRequest, DomainConfig, Host, RenewRequest, StopRequest, WatchRequest};
 use inotify::{Inotify, WatchMask};
 use tonic::transport::{Channel, Endpoint};
 
@@ -71,12 +73,20 @@ fn folder_changes(socket: &Path) -> Option<inotify::EventStream<[u8; 1024]>> {
     inotify.into_event_stream([0; 1024]).ok()
 }
 
-/// Gives the runner a configuration (none: ends the daemon). If a daemon may end by it, the allocator must agree first,
+/// What to give the runner.
+pub(super) enum Order {
+    /// A domain, and the identity to show in it.
+    Serve(heddle_core::imex::DomainConfig, Option<Arc<Identity>>),
+    /// Nothing to serve.
+    Stop,
+}
+
+/// Gives the runner a configuration, or ends the daemon. If a daemon may end by it, the allocator must agree first,
 /// and grants nothing until it hears of the daemon again.
 pub(super) async fn apply(
     mut client: RunnerClient<Channel>,
     allocator: Addr<channel_allocator::Message>,
-    config: Option<heddle_core::imex::DomainConfig>,
+    order: Order,
     disruptive: bool,
 ) -> Stepped {
     if disruptive {
@@ -86,11 +96,13 @@ pub(super) async fn apply(
             Err(error) => return Stepped::Failed(error.to_string()),
         }
     }
-    let answer = match &config {
-        Some(config) => {
-            client.apply(ApplyRequest { config: Some(to_proto(config)), no_claims_prepared: disruptive }).await
+    let (answer, config) = match order {
+        Order::Serve(config, identity) => {
+            let identity = identity.map(|identity| shown(&identity, &config.domain));
+            let request = ApplyRequest { config: Some(to_proto(&config)), no_claims_prepared: disruptive, identity };
+            (client.apply(request).await, Some(config))
         }
-        None => client.stop(StopRequest { no_claims_prepared: disruptive }).await,
+        Order::Stop => (client.stop(StopRequest { no_claims_prepared: disruptive }).await, None),
     };
     match (answer, config) {
         (Ok(state), config) => Stepped::Applied(config.map(Box::new), Box::new(state.into_inner())),
@@ -98,6 +110,26 @@ pub(super) async fn apply(
             Stepped::Refused(Box::new(config))
         }
         (Err(status), _) => Stepped::Failed(status.message().to_owned()),
+    }
+}
+
+/// Gives the daemon of `domain` another certificate.
+pub(super) async fn renew(mut client: RunnerClient<Channel>, domain: String, identity: Arc<Identity>) -> Stepped {
+    let identity = Some(shown(&identity, &domain));
+    match client.renew(RenewRequest { identity }).await {
+        Ok(state) => Stepped::Renewed(Box::new(state.into_inner())),
+        Err(status) => Stepped::Failed(status.message().to_owned()),
+    }
+}
+
+fn shown(identity: &Identity, domain: &str) -> runner::Identity {
+    runner::Identity {
+        domain: domain.to_owned(),
+        certificate_pem: identity.certificate_pem.clone(),
+        key_pem: identity.key_pem.clone(),
+        ca_pem: identity.authority_pem.clone(),
+        name: identity.name.clone(),
+        not_after_unix: identity.not_after,
     }
 }
 

@@ -6,6 +6,7 @@ use heddle_proto::runner::runner_client::RunnerClient;
 use tonic::transport::Channel;
 
 use crate::node_link::DomainView;
+use crate::peer_identity::Identities;
 use crate::runtime::{self, Overflow};
 
 /// What an [`ImexSupervisor`](super::ImexSupervisor) is told.
@@ -17,6 +18,8 @@ pub enum Message {
     Inventory(Inventory),
     /// From the runtime guard.
     Guard(Guard),
+    /// From the peer identity.
+    Identities(Identities),
     /// From the allocator: may the daemon be ended, or why not.
     MaySwitch(Result<(), String>),
     /// The runner was reached.
@@ -38,6 +41,8 @@ pub enum Message {
 pub enum Stepped {
     /// It has taken the configuration, or none.
     Applied(Option<Box<DomainConfig>>, Box<State>),
+    /// It has taken the certificate.
+    Renewed(Box<State>),
     /// It would have to end the daemon for this, and was not told that it may.
     Refused(Box<DomainConfig>),
     /// The allocator does not let the daemon be ended.
@@ -52,6 +57,7 @@ impl runtime::Message for Message {
             Self::View(_) => "View",
             Self::Inventory(_) => "Inventory",
             Self::Guard(_) => "Guard",
+            Self::Identities(_) => "Identities",
             Self::MaySwitch(_) => "MaySwitch",
             Self::Connected(_) => "Connected",
             Self::State(_) => "State",
@@ -64,7 +70,9 @@ impl runtime::Message for Message {
 
     fn overflow(&self) -> Overflow {
         match self {
-            Self::View(_) | Self::Inventory(_) | Self::Guard(_) | Self::MaySwitch(_) => Overflow::Replace,
+            Self::View(_) | Self::Inventory(_) | Self::Guard(_) | Self::Identities(_) | Self::MaySwitch(_) => {
+                Overflow::Replace
+            }
             // Not State: it must keep its place between Connected and Lost.
             _ => Overflow::Reject,
         }

@@ -4,22 +4,29 @@ mod link;
 mod message;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_core::api::DaemonStatus;
 use heddle_core::fault::Fault;
-use heddle_core::imex::{Daemon, DaemonState, DomainConfig, Sent, Step, desired, next, readiness};
+use heddle_core::identity::Authentication;
+use heddle_core::imex::{
+    Daemon, DaemonState, DomainConfig, IDENTITY_CONTRACT, Identity, Sent, Shown, Step, desired, gss_settings, next,
+    readiness,
+};
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_core::runtime_guard::Guard;
 use heddle_proto::runner::State;
 use heddle_proto::runner::runner_client::RunnerClient;
 use tonic::transport::Channel;
 
+use link::Order;
 pub use message::{Message, Stepped};
 
 use crate::agent::Tell;
 use crate::channel_allocator::{self, Ready};
 use crate::node_link::DomainView;
+use crate::peer_identity::Identities;
 use crate::runtime::{Actor, Addr, Cx};
 use crate::slice_publisher::Usable;
 
@@ -36,6 +43,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Whose word it takes to end a daemon.
     pub allocator: Addr<channel_allocator::Message>,
+    /// How the daemon knows that a peer is one.
+    pub authentication: Authentication,
     /// Who reports the daemon.
     pub status: Tell<DaemonStatus>,
     /// Who waits for the daemon.
@@ -50,6 +59,7 @@ pub struct ImexSupervisor {
     view: Option<DomainView>,
     inventory: Option<Inventory>,
     guard: Option<Guard>,
+    identities: Identities,
     may_switch: Result<(), String>,
     runner: Option<RunnerClient<Channel>>,
     /// The runner's last word; after it is lost, its last word before.
@@ -80,6 +90,7 @@ impl ImexSupervisor {
             view: None,
             inventory: None,
             guard: None,
+            identities: Identities::default(),
             may_switch: Err("the claims of this node are not known yet".into()),
             runner: None,
             state: None,
@@ -95,7 +106,27 @@ impl ImexSupervisor {
 
     fn desired(&self) -> Result<DomainConfig, String> {
         let view = self.view.as_ref().ok_or("this node's IMEXNode has not been read yet")?;
-        desired(&view.node, view.domain.as_deref())
+        let mut config = desired(&view.node, view.domain.as_deref())?;
+        if self.settings.authentication == Authentication::Gss {
+            config.settings.extend(gss_settings());
+        }
+        Ok(config)
+    }
+
+    /// Whether the daemon shows its peers a certificate that it is given.
+    fn shows(&self) -> bool {
+        matches!(self.settings.authentication, Authentication::DomainCa | Authentication::Files)
+    }
+
+    /// What the daemon shows its peers, by its runner's word.
+    fn shown(&self) -> Shown {
+        let Some(state) = &self.state else { return Shown::default() };
+        Shown {
+            contract: state.contract,
+            name: state.identity.clone(),
+            hash: state.identity_sha256.clone(),
+            not_after: state.identity_not_after_unix,
+        }
     }
 
     /// What the runner says while it can be reached.
@@ -107,7 +138,20 @@ impl ImexSupervisor {
     fn ready(&self) -> Ready {
         let wanted = self.desired()?;
         let daemon = self.daemon().ok_or_else(|| self.lost.clone())?;
-        readiness(&wanted, Some(&daemon)).map(|()| wanted.domain)
+        if !self.shows() {
+            return readiness(&wanted, Some(&daemon)).map(|()| wanted.domain);
+        }
+        let (has, shown) = (self.identities.of(&wanted.domain), self.shown());
+        match &has {
+            // It is this that the start waits for.
+            Err(why) if daemon.domain.as_deref() != Some(&wanted.domain) && shown.contract >= IDENTITY_CONTRACT => {
+                return Err(why.clone());
+            }
+            _ if shown.contract >= IDENTITY_CONTRACT => readiness(&wanted, Some(&daemon))?,
+            _ => {}
+        }
+        let now = jiff::Timestamp::now().as_second();
+        shown.meets(&wanted.domain, has.map(|identity| &**identity), now).map(|()| wanted.domain)
     }
 
     /// Does what is to be done, unless something is being done.
@@ -121,16 +165,52 @@ impl ImexSupervisor {
             Err(_) => None,
         };
         let (config, disruptive) = match next(wanted.as_ref(), &self.sent, &actual, self.may_switch.is_err()) {
-            Step::Nothing => return,
-            Step::WaitForLeave(why) => return tracing::debug!("{why}"),
-            Step::Stop => (None, true),
-            Step::Apply { config, disruptive } => (Some(config), disruptive),
+            Step::Nothing => return self.renew(cx),
+            Step::WaitForLeave(why) => {
+                tracing::debug!("{why}");
+                return self.renew(cx);
+            }
+            Step::Stop => (Order::Stop, true),
+            Step::Apply { config, disruptive } => match self.identity(&config.domain) {
+                Ok(identity) => (Order::Serve(config, identity), disruptive),
+                // A daemon without an identity would take any peer. What runs is left alone.
+                Err(why) => return tracing::debug!("{why}"),
+            },
         };
-        let domain = config.as_ref().map_or("none", |config| &config.domain);
+        let domain = match &config {
+            Order::Serve(config, _) => config.domain.as_str(),
+            Order::Stop => "none",
+        };
         tracing::info!(domain, disruptive, "giving the IMEX runner its domain");
         self.busy = Some(if disruptive { Busy::Disruptive } else { Busy::Harmless });
         let apply = link::apply(runner.clone(), self.settings.allocator.clone(), config, disruptive);
         cx.spawn_then("apply", apply, Message::Stepped);
+    }
+
+    /// What the daemon is to show in the domain, if it is to show anything.
+    fn identity(&self, domain: &str) -> Result<Option<Arc<Identity>>, String> {
+        if !self.shows() {
+            return Ok(None);
+        }
+        let contract = self.shown().contract;
+        if contract < IDENTITY_CONTRACT {
+            return Err(format!("the IMEX runner speaks contract {contract} and knows of no identities"));
+        }
+        self.identities.of(domain).map(|identity| Some(identity.clone()))
+    }
+
+    /// Gives the daemon another certificate in the domain that it serves, where it has one of the same name.
+    fn renew(&mut self, cx: &mut Cx<'_, Self>) {
+        let (Some(runner), Some(actual)) = (&self.runner, self.daemon()) else { return };
+        let Some(domain) = actual.domain.clone().filter(|_| self.shows()) else { return };
+        let Ok(identity) = self.identities.of(&domain) else { return };
+        if !self.shown().renews(identity, &actual.state) {
+            return;
+        }
+        tracing::info!(domain, "giving the IMEX runner another certificate");
+        let renew = link::renew(runner.clone(), domain, identity.clone());
+        self.busy = Some(Busy::Harmless);
+        cx.spawn_then("renew", renew, Message::Stepped);
     }
 
     fn stepped(&mut self, stepped: Stepped, cx: &mut Cx<'_, Self>) {
@@ -143,6 +223,7 @@ impl ImexSupervisor {
                 self.sent = config.map_or(Sent::Nothing, |config| Sent::Applied(*config));
                 self.see(*state);
             }
+            Stepped::Renewed(state) => self.see(*state),
             Stepped::Refused(config) => self.sent = Sent::Refused(*config),
             // The allocator has said so unasked too, or will say when it has changed its mind.
             Stepped::Held(why) => {
@@ -266,6 +347,9 @@ fn daemon_status(state: &State) -> DaemonStatus {
         since: jiff::Timestamp::from_millisecond(state.since_unix_ms).map(|at| at.to_string()).unwrap_or_default(),
         version: state.daemon_version.clone(),
         peers_connected: state.peers_connected,
+        certificate_not_after: Some(state.identity_not_after_unix)
+            .filter(|until| *until > 0)
+            .and_then(|until| jiff::Timestamp::from_second(until).ok().map(|until| until.to_string())),
         ..DaemonStatus::default()
     }
 }
@@ -285,6 +369,7 @@ impl Actor for ImexSupervisor {
             Message::View(view) => self.view = Some(view),
             Message::Inventory(inventory) => self.inventory = Some(inventory),
             Message::Guard(guard) => self.guard = Some(guard),
+            Message::Identities(identities) => self.identities = identities,
             Message::MaySwitch(may) => self.may_switch = may,
             Message::Connected(runner) => {
                 tracing::info!("the IMEX runner is reached");

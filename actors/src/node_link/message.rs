@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use heddle_core::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IsolationMode, NodeChannel};
@@ -45,6 +45,8 @@ pub enum Message {
     Inventory(Inventory),
     /// From the IMEX supervisor.
     Daemon(DaemonStatus),
+    /// From the peer identity: until when the node can meet the peers of IMEX domains.
+    Certificates(BTreeMap<String, String>),
     /// From whoever knows of it: a condition of the node.
     Condition(Draft),
     /// From the allocator: enter this ComputeDomain's channel. Answered when the object says so, or says why not.
@@ -83,6 +85,7 @@ impl runtime::Message for Message {
             Self::DomainSeen { .. } => "DomainSeen",
             Self::Inventory(_) => "Inventory",
             Self::Daemon(_) => "Daemon",
+            Self::Certificates(_) => "Certificates",
             Self::Condition(_) => "Condition",
             Self::Enter { .. } => "Enter",
             Self::Leave { .. } => "Leave",
@@ -94,7 +97,7 @@ impl runtime::Message for Message {
 
     fn overflow(&self) -> Overflow {
         match self {
-            Self::NodeSeen(_) | Self::Inventory(_) | Self::Daemon(_) => Overflow::Replace,
+            Self::NodeSeen(_) | Self::Inventory(_) | Self::Daemon(_) | Self::Certificates(_) => Overflow::Replace,
             // Not DomainSeen: a copy of the domain that the node has just left must not push out one of the new.
             _ => Overflow::Reject,
         }

@@ -267,6 +267,7 @@ impl Actor for NodeLink {
                 };
             }
             Message::Daemon(daemon) => self.report.daemon = Some(daemon),
+            Message::Certificates(certificates) => self.report.certificates = Some(certificates),
             Message::Condition(draft) => {
                 self.report.conditions.retain(|known| known.type_ != draft.type_);
                 self.report.conditions.push(draft);

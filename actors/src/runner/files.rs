@@ -4,11 +4,14 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use heddle_core::fault::{Fault, reason};
-use heddle_core::imex::{DaemonFiles, DomainConfig, daemon_config, daemon_settings, hosts_file};
+use heddle_core::imex::{
+    DaemonFiles, DomainConfig, Identity, daemon_config, daemon_settings, hosts_file, identity_settings,
+};
 use rustix::fs::FlockOperation;
 
 use super::Settings;
 use super::child::Record;
+use super::identity::{self, Note};
 
 /// The runner's folder.
 #[derive(Debug)]
@@ -99,6 +102,24 @@ impl Files {
 
     pub(super) fn write_hosts(&self, config: &DomainConfig) -> Result<(), Fault> {
         replace(&self.settings.hosts_file, hosts_file(&config.hosts).as_bytes(), 0o644)
+    }
+
+    /// The configuration with which a daemon shows this identity.
+    pub(super) fn with_identity(&self, mut config: DomainConfig, identity: &Identity) -> DomainConfig {
+        config.settings.extend(identity_settings(&identity::files(&self.settings.dir), &identity.name));
+        config
+    }
+
+    /// Puts the identity where the daemon looks for it; none removes it.
+    pub(super) fn write_identity(&self, identity: Option<&Identity>) -> Result<(), Fault> {
+        let dir = &self.settings.dir;
+        let written = identity.map_or_else(|| identity::forget(dir), |identity| identity::write(dir, identity));
+        written.map_err(|error| unwritable(&dir.join("identity"), &error))
+    }
+
+    /// What is known of the identity that is there.
+    pub(super) fn identity_note(&self) -> Option<Note> {
+        identity::note(&self.settings.dir)
     }
 
     /// Remembers the domain, so that a runner can start its daemon without an agent.

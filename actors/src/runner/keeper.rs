@@ -3,7 +3,7 @@ use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, SystemTime};
 
 use heddle_core::fault::Fault;
-use heddle_core::imex::{DaemonState, DomainConfig, OwnRow, Verdict, verdict};
+use heddle_core::imex::{DaemonState, DomainConfig, IDENTITY_CONTRACT, Identity, OwnRow, Verdict, shown_name, verdict};
 use heddle_proto::runner::State;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -12,12 +12,12 @@ use tonic::Status;
 use super::child::{Daemon, Record, start_time};
 use super::ctl::Ctl;
 use super::files::Files;
-use super::service::Order;
+use super::service::{Order, Wish};
 use super::signal::Signal;
 use super::{Settings, Timing};
 
 /// Revision of the contract that this runner speaks.
-const CONTRACT: u32 = 1;
+const CONTRACT: u32 = IDENTITY_CONTRACT;
 
 /// Owns the daemon: starts it, restarts it, asks it how it is, ends it.
 pub(super) struct Keeper {
@@ -131,7 +131,7 @@ impl Keeper {
         if is_due(self.signal_at())
             && let Some(daemon) = &self.daemon
         {
-            tracing::info!("hosts have changed: SIGUSR1 to nvidia-imex");
+            tracing::info!("hosts or certificates have changed: SIGUSR1 to nvidia-imex");
             daemon.signal();
             self.signal.sent(now);
         }
@@ -220,6 +220,7 @@ impl Keeper {
             state.message = "nvidia-imex has been started and has not answered yet".into();
             state.daemon_index = None;
         });
+        self.publish_identity();
         self.daemon = Some(daemon);
     }
 
@@ -261,6 +262,7 @@ impl Keeper {
             state.peers_connected = 0;
             state.message = why;
         });
+        self.publish_identity();
     }
 
     fn ended(&mut self, how: String) {
@@ -281,21 +283,32 @@ impl Keeper {
     }
 
     async fn obey(&mut self, order: Order) {
-        let Order { config, no_claims_prepared, done } = order;
-        let result = match config {
-            Some(config) => self.apply(config, no_claims_prepared).await,
-            None => self.stop(no_claims_prepared).await,
+        let Order { wish, no_claims_prepared, done } = order;
+        let result = match wish {
+            Wish::Serve(config, identity) => self.apply(config, identity, no_claims_prepared).await,
+            Wish::Renew(domain, identity) => self.renew(&domain, &identity),
+            Wish::Stop => self.stop(no_claims_prepared).await,
         };
         // Whoever asked may have gone away.
         let _ = done.send(result.map(|()| self.state.borrow().clone()));
     }
 
-    async fn apply(&mut self, given: DomainConfig, no_claims_prepared: bool) -> Result<(), Status> {
+    async fn apply(
+        &mut self,
+        given: DomainConfig,
+        identity: Option<Identity>,
+        no_claims_prepared: bool,
+    ) -> Result<(), Status> {
+        let given = match &identity {
+            Some(identity) => self.files.with_identity(given, identity),
+            None => given,
+        };
         self.files.daemon_settings(&given).map_err(|fault| Status::invalid_argument(fault.message))?;
         match verdict(self.config.as_ref(), &given, no_claims_prepared) {
-            Verdict::Nothing => {}
+            Verdict::Nothing => self.show(identity.as_ref()).map_err(internal)?,
             Verdict::Refuse(why) => return Err(Status::failed_precondition(why)),
             Verdict::Hosts => {
+                self.show(identity.as_ref()).map_err(internal)?;
                 self.files.remember(Some(&given)).and_then(|()| self.files.write_hosts(&given)).map_err(internal)?;
                 self.config = Some(given);
                 self.signal.want(Instant::now());
@@ -304,13 +317,49 @@ impl Keeper {
                 self.files.remember(Some(&given)).map_err(internal)?;
                 tracing::info!(domain = given.domain, "the IMEX domain to serve is a new one");
                 self.config = Some(given);
+                // Not under a daemon that runs: it would show the new domain's to the peers of the old.
                 self.end_daemon().await;
+                self.files.write_identity(identity.as_ref()).map_err(internal)?;
                 self.failures = 0;
                 self.start_at = None;
                 self.start();
             }
         }
         Ok(())
+    }
+
+    /// Lets the daemon show this identity, of the name that it was started with.
+    fn show(&mut self, identity: Option<&Identity>) -> Result<(), Fault> {
+        let Some(identity) = identity else { return Ok(()) };
+        if self.files.identity_note().is_some_and(|note| note.hash == identity.hash()) {
+            return Ok(());
+        }
+        self.files.write_identity(Some(identity))?;
+        tracing::info!(name = identity.name, "nvidia-imex gets another certificate");
+        self.signal.want(Instant::now());
+        self.publish_identity();
+        Ok(())
+    }
+
+    fn renew(&mut self, domain: &str, identity: &Identity) -> Result<(), Status> {
+        let Some(config) = self.config.as_ref().filter(|config| config.domain == domain) else {
+            return Err(Status::failed_precondition(format!("the daemon does not serve IMEX domain {domain}")));
+        };
+        if shown_name(&config.settings) != Some(identity.name.as_str()) {
+            let text = format!("the daemon was not started with the name {}; that takes a restart", identity.name);
+            return Err(Status::failed_precondition(text));
+        }
+        self.show(Some(identity)).map_err(internal)
+    }
+
+    fn publish_identity(&self) {
+        let name = self.config.as_ref().and_then(|config| shown_name(&config.settings)).unwrap_or_default().to_owned();
+        let note = self.files.identity_note().filter(|_| !name.is_empty()).unwrap_or_default();
+        self.publish(|state| {
+            state.identity = name;
+            state.identity_sha256 = note.hash;
+            state.identity_not_after_unix = note.not_after;
+        });
     }
 
     async fn stop(&mut self, no_claims_prepared: bool) -> Result<(), Status> {
@@ -325,6 +374,8 @@ impl Keeper {
         self.config = None;
         self.start_at = None;
         self.end_daemon().await;
+        self.files.write_identity(None).map_err(internal)?;
+        self.publish_identity();
         self.publish(|state| {
             state.domain.clear();
             state.node_map_sha256.clear();

@@ -4,6 +4,7 @@ mod child;
 mod ctl;
 mod door;
 mod files;
+mod identity;
 mod keeper;
 mod service;
 mod signal;

@@ -2,17 +2,25 @@ use std::pin::Pin;
 
 use futures::{Stream, StreamExt as _};
 use heddle_proto::runner::runner_server::Runner;
-use heddle_proto::runner::{ApplyRequest, GetRequest, State, StopRequest, WatchRequest};
+use heddle_proto::runner::{self, ApplyRequest, GetRequest, RenewRequest, State, StopRequest, WatchRequest};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status};
 
-use heddle_core::imex::DomainConfig;
+use heddle_core::imex::{DomainConfig, Identity};
 
 /// What the keeper is asked to do.
+pub(super) enum Wish {
+    /// Serve a domain, with an identity or without.
+    Serve(DomainConfig, Option<Identity>),
+    /// Show another certificate in the domain of this name.
+    Renew(String, Identity),
+    /// End the daemon.
+    Stop,
+}
+
 pub(super) struct Order {
-    /// The domain to serve; none ends the daemon.
-    pub(super) config: Option<DomainConfig>,
+    pub(super) wish: Wish,
     pub(super) no_claims_prepared: bool,
     pub(super) done: oneshot::Sender<Result<State, Status>>,
 }
@@ -24,10 +32,10 @@ pub(super) struct Service {
 }
 
 impl Service {
-    async fn order(&self, config: Option<DomainConfig>, no_claims_prepared: bool) -> Result<Response<State>, Status> {
+    async fn order(&self, wish: Wish, no_claims_prepared: bool) -> Result<Response<State>, Status> {
         let (done, answer) = oneshot::channel();
         let ending = || Status::unavailable("the runner is ending");
-        self.orders.send(Order { config, no_claims_prepared, done }).await.map_err(|_| ending())?;
+        self.orders.send(Order { wish, no_claims_prepared, done }).await.map_err(|_| ending())?;
         answer.await.map_err(|_| ending())?.map(Response::new)
     }
 }
@@ -55,10 +63,34 @@ impl Runner for Service {
             settings: given.settings.into_iter().collect(),
         };
         heddle_core::imex::validate(&config).map_err(Status::invalid_argument)?;
-        self.order(Some(config), request.no_claims_prepared).await
+        let identity = request.identity.map(|identity| read(identity, &config.domain)).transpose()?;
+        self.order(Wish::Serve(config, identity), request.no_claims_prepared).await
+    }
+
+    async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<State>, Status> {
+        let given = request.into_inner().identity.ok_or_else(|| Status::invalid_argument("no identity is given"))?;
+        let domain = given.domain.clone();
+        let identity = read(given, &domain)?;
+        self.order(Wish::Renew(domain, identity), false).await
     }
 
     async fn stop(&self, request: Request<StopRequest>) -> Result<Response<State>, Status> {
-        self.order(None, request.into_inner().no_claims_prepared).await
+        self.order(Wish::Stop, request.into_inner().no_claims_prepared).await
     }
+}
+
+fn read(given: runner::Identity, domain: &str) -> Result<Identity, Status> {
+    if given.domain != domain {
+        let text = format!("the identity is of IMEX domain {:.80}, not of {domain:.80}", given.domain);
+        return Err(Status::invalid_argument(text));
+    }
+    let identity = Identity {
+        name: given.name,
+        certificate_pem: given.certificate_pem,
+        key_pem: given.key_pem,
+        authority_pem: given.ca_pem,
+        not_after: given.not_after_unix,
+    };
+    identity.validate().map_err(Status::invalid_argument)?;
+    Ok(identity)
 }

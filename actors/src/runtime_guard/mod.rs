@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 pub use places::Places;
 pub use reading::{Reader, Reading};
-use watch::Watch;
+pub(crate) use watch::Watch;
 
 use crate::agent::Tell;
 use crate::host_root::HostRoot;

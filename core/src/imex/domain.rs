@@ -16,6 +16,11 @@ pub fn exclusive_domain_name(clique: &CliqueId, cd_uid: &str) -> String {
     format!("exclusive-{}", short_hash(&format!("{clique}/{cd_uid}"), 12))
 }
 
+/// Whether an IMEXDomain of this name is one that a ComputeDomain has to itself.
+pub fn is_exclusive(domain: &str) -> bool {
+    domain.starts_with("exclusive-")
+}
+
 /// All that a node's daemon needs to serve one IMEX domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -120,6 +125,7 @@ pub(super) mod tests {
             );
         }
         assert_eq!(names[0].len(), "shared-".len() + 12);
+        assert_eq!(names.each_ref().map(|name| is_exclusive(name)), [false, false, true, true, true]);
     }
 
     #[test]

@@ -9,18 +9,20 @@ mod ledger;
 mod node_map;
 mod node_status;
 mod readiness;
+mod shown;
 mod step;
 mod verdict;
 
 pub use config::{DaemonFiles, KNOWN_KEYS, daemon_config, daemon_settings};
 pub use daemon::{Daemon, DaemonState, OwnRow, own_index, own_row};
-pub use domain::{DomainConfig, desired, exclusive_domain_name, shared_domain_name};
+pub use domain::{DomainConfig, desired, exclusive_domain_name, is_exclusive, shared_domain_name};
 pub use gate::{Gate, gate};
 pub use hosts::{SENTINEL, hosts, hosts_file};
 pub use ledger::Ledger;
 pub use node_map::{member_name, node_map, node_map_hash};
 pub use node_status::{Answer, Decision, Report, Wishes, clash, decide};
 pub use readiness::readiness;
+pub use shown::{IDENTITY_CONTRACT, Identity, IdentityFiles, Shown, gss_settings, identity_settings, shown_name};
 pub use step::{Sent, Step, next};
 pub use verdict::{Verdict, validate, verdict};
 

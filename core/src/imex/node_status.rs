@@ -18,6 +18,8 @@ pub struct Report {
     pub addresses: Vec<String>,
     /// The daemon.
     pub daemon: Option<DaemonStatus>,
+    /// Until when the node can meet the peers of IMEX domains.
+    pub certificates: Option<BTreeMap<String, String>>,
     /// Conditions; those that are not among them stay as they were reported.
     pub conditions: Vec<Draft>,
     /// Version of the agent.
@@ -138,6 +140,9 @@ fn reported(mut status: IMEXNodeStatus, report: &Report, now: &str) -> IMEXNodeS
     }
     if let Some(daemon) = &report.daemon {
         status.daemon = daemon.clone();
+    }
+    if let Some(certificates) = &report.certificates {
+        status.certificates.clone_from(certificates);
     }
     status.conditions = settle_some(&status.conditions, report.conditions.clone(), now);
     status.addresses.clone_from(&report.addresses);
