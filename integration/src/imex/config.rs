@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use super::os::Os;
+use super::scenario::{Scenario, UnknownKeys};
 use super::security::Security;
 
 /// Settings of one daemon, with the defaults of NVIDIA's package.
@@ -21,6 +22,8 @@ pub struct Config {
     pub log_append: bool,
     /// `LOG_FILE_MAX_SIZE`, in MB.
     pub log_max_megabytes: u64,
+    /// `LOG_MAX_ROTATE_COUNT`: how many full files are kept beside the current one.
+    pub log_rotations: u32,
     /// `LOG_USE_SYSLOG`, only reported.
     pub log_syslog: bool,
     /// `DAEMONIZE`.
@@ -29,6 +32,8 @@ pub struct Config {
     pub bind: Option<IpAddr>,
     /// `SERVER_PORT`.
     pub server_port: u16,
+    /// `NETWORK_INTERFACE`.
+    pub interface: Option<String>,
     /// `IMEX_NODE_CONFIG_FILE`.
     pub node_map: PathBuf,
     /// `IMEX_WAIT_FOR_QUORUM`.
@@ -58,13 +63,13 @@ pub enum Quorum {
     None,
     /// After an unclean stop, those that held imports from it.
     Recovery,
+    /// All, in older releases.
+    Full,
 }
 
 /// Keys that exist and mean nothing to a fake: what they set is not simulated.
 const WITHOUT_EFFECT: &[&str] = &[
     "STATS_FILE_NAME",
-    "LOG_MAX_ROTATE_COUNT",
-    "NETWORK_INTERFACE",
     "IMEX_GSS_SERVICE_NAME",
     "IMEX_GSS_TIMEOUT_SEC",
     "IMEX_GSS_RETRY_INTERVAL_SEC",
@@ -80,10 +85,12 @@ impl Config {
             log_file: Some(os.path("var/log/nvidia-imex.log")),
             log_append: true,
             log_max_megabytes: 1024,
+            log_rotations: 3,
             log_syslog: false,
             daemonize: true,
             bind: None,
             server_port: 50000,
+            interface: None,
             node_map: os.path("etc/nvidia-imex/nodes_config.cfg"),
             quorum: Quorum::Recovery,
             encryption: false,
@@ -98,13 +105,13 @@ impl Config {
     }
 
     /// Reads a file.
-    pub fn read(path: &Path, os: &Os) -> Result<Self> {
+    pub fn read(path: &Path, os: &Os, scenario: &Scenario) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("Failed to read configuration file {}", path.display()))?;
-        Self::parse(&text, os).with_context(|| format!("configuration file {}", path.display()))
+        Self::parse(&text, os, scenario).with_context(|| format!("configuration file {}", path.display()))
     }
 
-    fn parse(text: &str, os: &Os) -> Result<Self> {
+    fn parse(text: &str, os: &Os, scenario: &Scenario) -> Result<Self> {
         let mut config = Self::defaults(os);
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -114,21 +121,25 @@ impl Config {
             let Some((key, value)) = line.split_once('=') else {
                 bail!("line {}: {line:?} is not KEY=value", number + 1);
             };
-            config.set(key.trim(), value.trim()).with_context(|| format!("line {}: {}", number + 1, key.trim()))?;
+            config
+                .set(key.trim(), value.trim(), scenario)
+                .with_context(|| format!("line {}: {}", number + 1, key.trim()))?;
         }
         Ok(config)
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+    fn set(&mut self, key: &str, value: &str, scenario: &Scenario) -> Result<()> {
         match key {
             "LOG_LEVEL" => self.log_level = within(value, 0..=4)?,
             "LOG_FILE_NAME" => self.log_file = path(value)?,
             "LOG_APPEND_TO_LOG" => self.log_append = flag(value)?,
             "LOG_FILE_MAX_SIZE" => self.log_max_megabytes = parse(value)?,
+            "LOG_MAX_ROTATE_COUNT" => self.log_rotations = parse(value)?,
             "LOG_USE_SYSLOG" => self.log_syslog = flag(value)?,
             "DAEMONIZE" => self.daemonize = flag(value)?,
             "BIND_INTERFACE_IP" => self.bind = optional(value)?,
             "SERVER_PORT" => self.server_port = parse(value)?,
+            "NETWORK_INTERFACE" => self.interface = optional(value)?,
             "IMEX_NODE_CONFIG_FILE" => {
                 self.node_map = path(value)?.context("is empty, expected the path of the node map")?;
             }
@@ -136,6 +147,7 @@ impl Config {
                 self.quorum = match value {
                     "NONE" => Quorum::None,
                     "RECOVERY" => Quorum::Recovery,
+                    "FULL" if scenario.full_quorum => Quorum::Full,
                     _ => bail!("is {value:?}, expected NONE or RECOVERY"),
                 };
             }
@@ -150,6 +162,7 @@ impl Config {
             }
             _ if self.security.set(key, value) => {}
             _ if WITHOUT_EFFECT.contains(&key) => {}
+            _ if scenario.unknown_keys == UnknownKeys::Refuse => bail!("is no known key"),
             _ => self.warnings.push(format!("Unknown key {key} in the configuration file is ignored")),
         }
         Ok(())
@@ -188,7 +201,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Config> {
-        Config::parse(text, &Os::at("/os"))
+        Config::parse(text, &Os::at("/os"), &Scenario::default())
     }
 
     #[test]
@@ -214,7 +227,15 @@ mod tests {
         let warned = parse("IMEX_CONN_WAIT_TIMEOUT=3\nSTATS_FILE_NAME=/x\n").unwrap().warnings;
         assert_eq!(warned.len(), 1);
         assert!(warned[0].contains("IMEX_CONN_WAIT_TIMEOUT"));
-        for bad in ["LOG_LEVEL=9", "DAEMONIZE=yes", "SERVER_PORT=70000", "IMEX_WAIT_FOR_QUORUM=ALL", "words"] {
+        let strict = Scenario { unknown_keys: UnknownKeys::Refuse, ..Scenario::default() };
+        assert!(Config::parse("IMEX_CONN_WAIT_TIMEOUT=3", &Os::at("/os"), &strict).is_err());
+        let long = format!("LOG_FILE_NAME=/{}", "x".repeat(256));
+        let full = "IMEX_WAIT_FOR_QUORUM=FULL";
+        let older = Scenario { full_quorum: true, ..Scenario::default() };
+        assert_eq!(Config::parse(full, &Os::at("/os"), &older).unwrap().quorum, Quorum::Full);
+        for bad in
+            [&*long, full, "LOG_LEVEL=9", "DAEMONIZE=yes", "SERVER_PORT=70000", "IMEX_WAIT_FOR_QUORUM=ALL", "words"]
+        {
             let error = format!("{:#}", parse(bad).unwrap_err());
             assert!(error.contains("line 1"), "{error}");
         }

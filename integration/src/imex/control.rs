@@ -1,7 +1,6 @@
 //! The command port and socket, where the control tool asks.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -11,6 +10,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::spawn_local;
 
 use super::daemon::Daemon;
+use super::transport;
 use super::wire::{self, Answer, Command};
 
 /// Takes its socket's file away when the daemon ends in order.
@@ -34,7 +34,7 @@ pub fn open(daemon: &Rc<Daemon>) -> Result<Sockets> {
         // Simulated nodes share one machine: "all interfaces" are those of the simulated OS.
         let addresses = config.command_bind.map_or_else(|| daemon.os.addresses(), |address| Ok(vec![address]))?;
         for address in addresses {
-            let at = SocketAddr::new(address, port);
+            let at = transport::at(address, port, config.interface.as_deref())?;
             let listener = std::net::TcpListener::bind(at).with_context(|| format!("Failed to bind to {at}"))?;
             listener.set_nonblocking(true)?;
             let listener = TcpListener::from_std(listener)?;
@@ -76,7 +76,7 @@ async fn answer(daemon: &Daemon, stream: &mut (impl AsyncRead + AsyncWrite + Unp
                 wire::send(stream, &Answer::State(now)).await?;
             }
             Command::Node => {
-                let (version, connections) = (daemon.version.to_owned(), daemon.connections());
+                let (version, connections) = (daemon.version().to_owned(), daemon.connections());
                 let now = *state.borrow_and_update();
                 wire::send(stream, &Answer::Node { state: now, version, connections }).await?;
             }

@@ -8,22 +8,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use futures::future::join_all;
-use jiff::Zoned;
-use serde_json::{Map, Value, json};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::VERSION;
 use super::config::Config;
+use super::domain::Domain;
 use super::nodemap::NodeMap;
-use super::os::Os;
-use super::state::{ConnectionState, DaemonState, DomainState};
-use super::transport::Stream;
+use super::os::{OS_ENV, Os};
+use super::scenario::Scenario;
+use super::state::DaemonState;
+use super::transport::{self, Stream};
 use super::wire::{self, Answer, Command};
-
-/// How long one member's command port may take.
-const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often `-n` looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -50,8 +45,8 @@ pub fn ctl_main(args: Vec<OsString>) -> ExitCode {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(&options))) {
-        Ok(()) => ExitCode::SUCCESS,
+    match runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run_in_time(&options))) {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("nvidia-imex-ctl: {error:#}");
             ExitCode::FAILURE
@@ -84,6 +79,18 @@ struct Options {
     time: Option<Duration>,
 }
 
+impl Action {
+    fn letter(self) -> Option<char> {
+        match self {
+            Self::Query => Some('q'),
+            Self::Subscribe => Some('s'),
+            Self::Domain { again: false } => Some('N'),
+            Self::Domain { again: true } => Some('n'),
+            Self::Version | Self::Help => None,
+        }
+    }
+}
+
 impl Options {
     fn parse(args: Vec<OsString>) -> Result<Self> {
         let (mut source, mut action, mut json, mut host_names, mut time) = (None, None, false, false, None);
@@ -113,6 +120,9 @@ impl Options {
                 "-j" => json = true,
                 "-H" => host_names = true,
                 "-t" => time = Some(Duration::from_millis(number("a number of milliseconds")?)),
+                "-d" | "-m" => {
+                    bail!("{} exists, but what it means is not documented, so this fake has it not", arg.display())
+                }
                 "--version" => new_action = Some(Action::Version),
                 "--help" | "-h" => new_action = Some(Action::Help),
                 other => match other.strip_prefix("--u=") {
@@ -138,41 +148,70 @@ impl Options {
     }
 }
 
-async fn run(options: &Options) -> Result<()> {
+/// Whether `-t` bounds more than `-s` is not documented; a tool that hangs has been reported, so it is not by default.
+async fn run_in_time(options: &Options) -> Result<ExitCode> {
+    let Some(time) = options.time else { return run(options).await };
+    let bounds_all =
+        Os::from_env().and_then(|os| Scenario::read(&os)).is_ok_and(|scenario| scenario.ctl.time_bounds_all);
+    if options.action != Action::Subscribe && !bounds_all {
+        return run(options).await;
+    }
+    timeout(time, run(options)).await.unwrap_or(Ok(ExitCode::SUCCESS))
+}
+
+/// Does what was asked, and says with which code to end.
+async fn run(options: &Options) -> Result<ExitCode> {
+    // The version and the usage are asked for before any node is set up, too.
+    let scenario =
+        if std::env::var_os(OS_ENV).is_some() { Scenario::read(&Os::from_env()?)? } else { Scenario::default() };
+    if options.action.letter().is_some_and(|letter| scenario.ctl.hang.contains(&letter)) {
+        std::future::pending::<()>().await;
+    }
     match options.action {
-        Action::Version => say(&format!("nvidia-imex-ctl version is: {VERSION}")),
-        Action::Help => say(USAGE),
+        Action::Version => say(&format!("nvidia-imex-ctl version is: {}", scenario.version))?,
+        Action::Help => say(USAGE)?,
         Action::Query => {
-            let mut daemon = local(&options.source).await?;
+            let mut daemon = local(&options.source, &scenario).await?;
             wire::send(&mut daemon, &Command::State).await?;
-            say(&state(wire::receive(&mut daemon).await?)?.to_string())
+            let state = state(wire::receive(&mut daemon).await?)?;
+            say(&state.to_string())?;
+            if state != DaemonState::Ready {
+                return Ok(ExitCode::from(scenario.ctl.not_ready_exit));
+            }
         }
         Action::Subscribe => {
-            let mut daemon = local(&options.source).await?;
-            let follow = async {
-                wire::send(&mut daemon, &Command::Subscribe).await?;
-                while let Ok(answer) = wire::receive(&mut daemon).await {
-                    say(&state(answer)?.to_string())?;
-                }
-                Ok(())
-            };
-            match options.time {
-                Some(time) => timeout(time, follow).await.unwrap_or(Ok(())),
-                None => follow.await,
+            let mut daemon = local(&options.source, &scenario).await?;
+            wire::send(&mut daemon, &Command::Subscribe).await?;
+            while let Ok(answer) = wire::receive(&mut daemon).await {
+                say(&state(answer)?.to_string())?;
             }
         }
-        Action::Domain { again } => loop {
-            let os = Os::from_env()?;
-            let config = read_config(&options.source, &os)?;
-            let map = NodeMap::read(&config.node_map)?;
-            let nodes = ask_all(&os, &config, &map).await;
-            let names: Vec<_> = map.entries.iter().map(|entry| if options.host_names { entry } else { "" }).collect();
-            say(&if options.json { as_json(&nodes, &names) } else { as_text(&nodes, &names) })?;
-            if !again {
-                return Ok(());
-            }
-            tokio::time::sleep(INTERVAL).await;
-        },
+        Action::Domain { again } => return watch(options, &scenario, again).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the domain once, or again and again.
+async fn watch(options: &Options, scenario: &Scenario, again: bool) -> Result<ExitCode> {
+    let os = Os::from_env()?;
+    let config = read_config(&options.source, &os, scenario)?;
+    let map = match NodeMap::read(&config.node_map) {
+        Ok(map) => map,
+        // Monitoring finds this text in what a successful run has printed.
+        Err(error) => {
+            say(&format!("{error:#}"))?;
+            return Ok(ExitCode::from(scenario.ctl.no_node_map_exit));
+        }
+    };
+    let mut before = None;
+    loop {
+        let domain = Domain::ask(&os, &config, &map, options.host_names, before.as_ref()).await;
+        say(&if options.json { domain.as_json(&scenario.ctl) } else { domain.as_text() })?;
+        if !again {
+            return Ok(ExitCode::SUCCESS);
+        }
+        before = Some(domain);
+        tokio::time::sleep(INTERVAL).await;
     }
 }
 
@@ -190,152 +229,47 @@ fn state(answer: Answer) -> Result<DaemonState> {
     }
 }
 
-fn read_config(source: &Source, os: &Os) -> Result<Config> {
+fn read_config(source: &Source, os: &Os, scenario: &Scenario) -> Result<Config> {
     match source {
-        Source::Config(Some(path)) => Config::read(path, os),
-        _ => Config::read(&os.path("etc/nvidia-imex/config.cfg"), os),
+        Source::Config(Some(path)) => Config::read(path, os, scenario),
+        _ => Config::read(&os.path("etc/nvidia-imex/config.cfg"), os, scenario),
     }
 }
 
-async fn local(source: &Source) -> Result<Box<dyn Stream>> {
+async fn local(source: &Source, scenario: &Scenario) -> Result<Box<dyn Stream>> {
     match source {
-        Source::Address(address) => over_tcp(*address).await,
+        Source::Address(address) => over_tcp(&[*address]).await,
         Source::Socket(path) => over_socket(path).await,
         Source::Config(_) => {
             let os = Os::from_env()?;
-            let config = read_config(source, &os)?;
+            let config = read_config(source, &os, scenario)?;
             own(&os, &config).await
         }
     }
 }
 
 /// The own daemon, by its socket or else by its port.
-async fn own(os: &Os, config: &Config) -> Result<Box<dyn Stream>> {
+pub(super) async fn own(os: &Os, config: &Config) -> Result<Box<dyn Stream>> {
     match (&config.command_socket, config.command_port) {
         (Some(path), _) => over_socket(path).await,
         (None, Some(port)) => {
             let address = config.command_bind.or_else(|| os.addresses().ok()?.first().copied());
-            over_tcp(SocketAddr::new(address.context("no address in net/addresses")?, port)).await
+            let address = address.context("no address in net/addresses")?;
+            over_tcp(&[transport::at(address, port, config.interface.as_deref())?]).await
         }
         (None, None) => bail!("neither IMEX_CMD_UNIX_DOMAIN_PATH nor IMEX_CMD_PORT is set"),
     }
 }
 
-async fn over_tcp(address: SocketAddr) -> Result<Box<dyn Stream>> {
-    let stream =
-        TcpStream::connect(address).await.with_context(|| format!("cannot connect to the daemon at {address}"))?;
-    Ok(Box::new(stream))
+/// The first of these addresses that answers.
+pub(super) async fn over_tcp(addresses: &[SocketAddr]) -> Result<Box<dyn Stream>> {
+    let stream = transport::connect(addresses).await;
+    Ok(Box::new(stream.with_context(|| format!("cannot connect to the daemon at {addresses:?}"))?))
 }
 
 async fn over_socket(path: &Path) -> Result<Box<dyn Stream>> {
     let stream = UnixStream::connect(path).await;
     Ok(Box::new(stream.with_context(|| format!("cannot connect to the daemon at {}", path.display()))?))
-}
-
-/// One member's own word.
-#[derive(Debug)]
-struct Node {
-    host: String,
-    state: DaemonState,
-    version: String,
-    connections: Vec<ConnectionState>,
-}
-
-/// Asks every member at its own command port: one that keeps it closed shows as unavailable, whatever its peers say.
-async fn ask_all(os: &Os, config: &Config, map: &NodeMap) -> Vec<Node> {
-    let own_id = map.own_id(os).ok().flatten().map(|(id, _)| usize::from(id));
-    let ask = |(id, entry): (usize, &String)| {
-        let address = os.resolve(entry);
-        let host = address.map_or_else(|| entry.clone(), |address| address.to_string());
-        async move {
-            let asked = async {
-                let mut daemon = if Some(id) == own_id {
-                    own(os, config).await?
-                } else {
-                    let (address, port) = address.zip(config.command_port).context("no command port")?;
-                    over_tcp(SocketAddr::new(address, port)).await?
-                };
-                wire::send(&mut daemon, &Command::Node).await?;
-                anyhow::Ok(wire::receive(&mut daemon).await?)
-            };
-            match timeout(MEMBER_TIMEOUT, asked).await {
-                Ok(Ok(Answer::Node { state, version, connections })) => Node { host, state, version, connections },
-                _ => Node { host, state: DaemonState::Unavailable, version: String::new(), connections: Vec::new() },
-            }
-        }
-    };
-    let mut nodes = join_all(map.entries.iter().enumerate().map(ask)).await;
-    for node in &mut nodes {
-        node.connections.resize(map.entries.len(), ConnectionState::Invalid);
-    }
-    nodes
-}
-
-fn domain_state(nodes: &[Node]) -> DomainState {
-    let ready = |node: &Node| node.state == DaemonState::Ready;
-    let connected = |node: &Node| node.connections.iter().all(|state| *state == ConnectionState::Connected);
-    if nodes.iter().all(|node| ready(node) && connected(node)) {
-        DomainState::Up
-    } else if nodes.iter().any(ready) {
-        DomainState::Degraded
-    } else {
-        DomainState::Down
-    }
-}
-
-/// Compact, with the domain's `status` last: a known parser takes the last `"status":` that it finds.
-fn as_json(nodes: &[Node], names: &[&str]) -> String {
-    let connection = |(id, state): (usize, &ConnectionState)| {
-        let connection = json!({"host": nodes[id].host, "status": state, "changed": false});
-        (id.to_string(), connection)
-    };
-    let node = |(id, node): (usize, &Node)| {
-        let connections: Map<_, _> = node.connections.iter().enumerate().map(connection).collect();
-        let fields = [
-            ("status", json!(node.state)),
-            ("host", json!(node.host)),
-            ("hostName", json!(names[id])),
-            ("version", json!(node.version)),
-            ("connections", Value::Object(connections)),
-            ("changed", json!(false)),
-        ];
-        format!("\"{id}\":{{{}}}", join_fields(&fields))
-    };
-    let nodes_text: Vec<String> = nodes.iter().enumerate().map(node).collect();
-    let timestamp = json!(Zoned::now().strftime("%-m/%-d/%Y %H:%M:%S.%3f").to_string());
-    let status = json!(domain_state(nodes));
-    format!("{{\"nodes\":{{{}}},\"timestamp\":{timestamp},\"status\":{status}}}", nodes_text.join(","))
-}
-
-fn join_fields(fields: &[(&str, Value)]) -> String {
-    fields.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect::<Vec<_>>().join(",")
-}
-
-fn as_text(nodes: &[Node], names: &[&str]) -> String {
-    let mut text = String::from(
-        "Connectivity Table Legend:\nI - Invalid - Node wasn't reachable, no connection status available\n\
-         N - Never Connected\nR - Recovering - Connection was lost, but clean up has not yet been triggered.\n\
-         D - Disconnected - Connection was lost, and clean up has been triggreed.\nA - Authenticating\n\
-         !V! - Version mismatch, communication disabled.\n!M! - Node map mismatch, communication disabled.\n\
-         C - Connected - Ready for operation\n\n",
-    )
-    .replace("triggreed", "triggered");
-    text += &format!("{}\nNodes:\n", Zoned::now().strftime("%-m/%-d/%Y %H:%M:%S.%3f"));
-    for (id, node) in nodes.iter().enumerate() {
-        let name = if names[id].is_empty() { String::new() } else { format!(" ({})", names[id]) };
-        text += &format!("Node #{id:<3} - {}{name} - {} - Version: {}\n", node.host, node.state, node.version);
-    }
-    text += "\n Nodes From\\To ";
-    for id in 0..nodes.len() {
-        text += &format!(" {id:<3}");
-    }
-    for (id, node) in nodes.iter().enumerate() {
-        text += &format!("\n       {id:<8}");
-        for state in &node.connections {
-            text += &format!(" {:<3}", state.letters());
-        }
-    }
-    text + &format!("\nDomain State: {}", domain_state(nodes))
 }
 
 #[cfg(test)]
@@ -354,39 +288,17 @@ mod tests {
         }
         let address = options(&["-i", "127.0.0.1", "50005", "-q"]).unwrap().source;
         assert_eq!(address, Source::Address("127.0.0.1:50005".parse().unwrap()));
-        for bad in
-            [&["-j"][..], &["-q", "-N"], &["-q", "-u", "x", "-c", "y"], &["-N", "-u", "x"], &["-q", "-u"], &["-d"]]
-        {
+        for bad in [
+            &["-j"][..],
+            &["-q", "-N"],
+            &["-q", "-u", "x", "-c", "y"],
+            &["-N", "-u", "x"],
+            &["-q", "-u"],
+            &["-d"],
+            &["-m"],
+            &["-m"],
+        ] {
             assert!(options(bad).is_err(), "{bad:?}");
         }
-    }
-
-    fn node(state: DaemonState, connections: &[ConnectionState]) -> Node {
-        Node { host: "127.10.0.1".into(), state, version: VERSION.into(), connections: connections.to_vec() }
-    }
-
-    #[test]
-    fn a_domain_is_up_only_with_every_line_of_the_map() {
-        use ConnectionState::{Connected, Invalid, NeverConnected};
-        let up = node(DaemonState::Ready, &[Connected, Connected]);
-        assert_eq!(domain_state(&[up, node(DaemonState::Ready, &[Connected, Connected])]), DomainState::Up);
-        let alone = || node(DaemonState::Ready, &[Connected, NeverConnected]);
-        let gone = || node(DaemonState::Unavailable, &[Invalid, Invalid]);
-        assert_eq!(domain_state(&[alone(), gone()]), DomainState::Degraded);
-        assert_eq!(domain_state(&[gone(), gone()]), DomainState::Down);
-    }
-
-    #[test]
-    fn json_is_compact_and_ends_with_the_status() {
-        use ConnectionState::{Connected, MapMismatch};
-        let nodes = [node(DaemonState::Ready, &[Connected, MapMismatch])];
-        let mut nodes = Vec::from(nodes);
-        nodes.push(node(DaemonState::Unavailable, &[ConnectionState::Invalid, ConnectionState::Invalid]));
-        let text = as_json(&nodes, &["", ""]);
-        assert!(text.ends_with(r#""status":"DEGRADED"}"#), "{text}");
-        let parsed: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(parsed["nodes"]["0"]["connections"]["1"]["status"], "MAP_MISMATCH");
-        assert_eq!(parsed["nodes"]["1"]["status"], "UNAVAILABLE");
-        assert!(as_text(&nodes, &["", ""]).contains("!M!"));
     }
 }

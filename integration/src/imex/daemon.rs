@@ -4,13 +4,16 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write as _};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use futures::StreamExt as _;
+use inotify::{Inotify, WatchMask};
+use rustix::process::{Signal as KernelSignal, getpid, kill_process};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -23,9 +26,10 @@ use super::log::Log;
 use super::nodemap::NodeMap;
 use super::os::{Os, Session};
 use super::peer::{self, Inbox, Link};
+use super::scenario::{self, Scenario};
 use super::state::{ConnectionState, DaemonState};
-use super::transport::Transport;
-use super::{VERSION, control, kernel, persist, server};
+use super::transport::{self, Transport};
+use super::{control, kernel, outgoing, persist, server};
 
 /// Further SIGUSR1 inside this time are dropped.
 const RESTART_INTERVAL: Duration = Duration::from_secs(5);
@@ -47,8 +51,10 @@ pub struct Daemon {
     pub address: IpAddr,
     /// Another at each start.
     pub instance: u64,
-    /// Version by our own word.
-    pub version: &'static str,
+    /// What is to go wrong.
+    pub scenario: Scenario,
+    /// Whether there are GPUs, and so a kernel session.
+    gpu: bool,
     pub state: watch::Sender<DaemonState>,
     pub fabric: RefCell<Fabric>,
     pub transport: Transport,
@@ -56,13 +62,44 @@ pub struct Daemon {
     pub links: Vec<Link>,
     /// Counts the requests to make all outgoing connections anew.
     pub restarts: watch::Sender<u64>,
+    /// Nodes that are cut off.
+    pub unreachable: watch::Sender<BTreeSet<u16>>,
     persisted: RefCell<BTreeSet<u16>>,
 }
 
 impl Daemon {
-    fn enter(&self, state: DaemonState) {
+    async fn enter(&self, state: DaemonState) -> Result<()> {
         self.state.send_replace(state);
         self.log.info(&format!("IMEX state is now {state}"));
+        self.suffer(state).await
+    }
+
+    /// What the scenario has for a state.
+    async fn suffer(&self, state: DaemonState) -> Result<()> {
+        if let Some(delay) = self.scenario.delay_ms.get(&state) {
+            tokio::time::sleep(Duration::from_millis(*delay)).await;
+        }
+        if self.scenario.hang_in == Some(state) {
+            std::future::pending::<()>().await;
+        }
+        if self.scenario.crash_in == Some(state) {
+            kill_process(getpid(), KernelSignal::KILL)?;
+        }
+        if self.scenario.fail_in == Some(state) {
+            bail!("Failed in {state}, as the scenario asks for");
+        }
+        Ok(())
+    }
+
+    /// Version by our own word.
+    pub fn version(&self) -> &str {
+        if self.gpu { &self.scenario.version } else { "NO_GPU" }
+    }
+
+    /// Waits until a node is cut off.
+    pub async fn cut_off(&self, node: u16) {
+        // The sender is our own field, so it cannot have gone.
+        let _ = self.unreachable.subscribe().wait_for(|unreachable| unreachable.contains(&node)).await;
     }
 
     /// The states of all connections, by line of the map.
@@ -100,7 +137,9 @@ impl Daemon {
 pub fn daemon_main(args: Vec<OsString>) -> ExitCode {
     match Options::parse(args) {
         Ok(Options { version: true, .. }) => {
-            let _ = writeln!(std::io::stdout(), "IMEX version is: {VERSION}");
+            // Asked before any node is set up, too.
+            let scenario = Os::from_env().and_then(|os| Scenario::read(&os)).unwrap_or_default();
+            let _ = writeln!(std::io::stdout(), "IMEX version is: {}", scenario.version);
             ExitCode::SUCCESS
         }
         Ok(options) => match start(&options) {
@@ -147,17 +186,16 @@ impl Options {
 
 fn start(options: &Options) -> Result<ExitCode> {
     let os = Os::from_env()?;
-    let mut config = match &options.config {
-        Some(path) => Config::read(path, &os)?,
-        None => Config::read(&os.path("etc/nvidia-imex/config.cfg"), &os)?,
-    };
+    let scenario = Scenario::read(&os)?;
+    let packaged = || os.path("etc/nvidia-imex/config.cfg");
+    let mut config = Config::read(&options.config.clone().unwrap_or_else(packaged), &os, &scenario)?;
     config.server_port = options.port.unwrap_or(config.server_port);
     if config.daemonize {
         bail!("DAEMONIZE=1 is not supported by this fake: set DAEMONIZE=0 and let a supervisor run it");
     }
-    let log = Rc::new(Log::open(&config));
+    let log = Rc::new(Log::open(&config, &scenario.version));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let lived = LocalSet::new().block_on(&runtime, live(options, os, config, Rc::clone(&log)));
+    let lived = LocalSet::new().block_on(&runtime, live(options, os, scenario, config, Rc::clone(&log)));
     Ok(match lived {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -167,9 +205,9 @@ fn start(options: &Options) -> Result<ExitCode> {
     })
 }
 
-async fn live(options: &Options, os: Os, config: Config, log: Rc<Log>) -> Result<()> {
+async fn live(options: &Options, os: Os, scenario: Scenario, config: Config, log: Rc<Log>) -> Result<()> {
     let mut signals = Signals::new()?;
-    let (daemon, inboxes) = identify(options, os, config, log)?;
+    let (daemon, inboxes) = identify(options, os, scenario, config, log)?;
     let mut held = None;
     let brought_up = async {
         held = Some(bring_up(&daemon, inboxes).await?);
@@ -179,21 +217,31 @@ async fn live(options: &Options, os: Os, config: Config, log: Rc<Log>) -> Result
         failed = brought_up => failed?,
         () = signals.attend(&daemon) => {}
     }
-    daemon.enter(DaemonState::ShuttingDown);
+    daemon.enter(DaemonState::ShuttingDown).await?;
     // The control tool's subscribers are told too.
     tokio::task::yield_now().await;
     peer::farewell(&daemon, FAREWELL).await;
     persist::write(&daemon.os, &daemon.log, &daemon.map, &BTreeSet::new());
     let _ = std::fs::remove_file(daemon.os.kernel_socket());
+    daemon.log.flush();
     daemon.log.info("IMEX daemon has ended");
     drop(held);
     Ok(())
 }
 
 /// Reads the node map and finds this node in it.
-fn identify(options: &Options, os: Os, config: Config, log: Rc<Log>) -> Result<(Rc<Daemon>, Vec<Inbox>)> {
-    if os.path("imex/fail").exists() {
-        bail!("{} exists: failing as asked", os.path("imex/fail").display());
+fn identify(
+    options: &Options,
+    os: Os,
+    scenario: Scenario,
+    config: Config,
+    log: Rc<Log>,
+) -> Result<(Rc<Daemon>, Vec<Inbox>)> {
+    if !options.no_gpu
+        && let Some(driver) = os.driver_version()
+        && driver != scenario.version
+    {
+        bail!("IMEX version {} does not match the loaded kernel driver's, which is {driver}", scenario.version);
     }
     let transport = Transport::open(&config)?;
     let map = NodeMap::read(&config.node_map)?;
@@ -214,9 +262,11 @@ fn identify(options: &Options, os: Os, config: Config, log: Rc<Log>) -> Result<(
     let (links, inboxes) = map.entries.iter().map(|_| Link::new()).unzip();
     let daemon = Rc::new(Daemon {
         fabric: RefCell::new(Fabric::new(id, map.entries.len(), instance, map.hash())),
-        version: if options.no_gpu { "NO_GPU" } else { VERSION },
+        gpu: !options.no_gpu,
         state: watch::Sender::new(DaemonState::Initializing),
         restarts: watch::Sender::new(0),
+        unreachable: watch::Sender::new(scenario.unreachable.clone()),
+        scenario,
         persisted: RefCell::default(),
         transport,
         config,
@@ -234,30 +284,36 @@ fn identify(options: &Options, os: Os, config: Config, log: Rc<Log>) -> Result<(
 /// From INITIALIZING to READY. What is returned is held as long as the daemon lives.
 async fn bring_up(daemon: &Rc<Daemon>, inboxes: Vec<Inbox>) -> Result<(Option<Session>, control::Sockets)> {
     let control = control::open(daemon)?;
-    daemon.enter(DaemonState::StartingAuthServer);
-    let at = SocketAddr::new(daemon.address, daemon.config.server_port);
+    daemon.suffer(DaemonState::Initializing).await?;
+    daemon.enter(DaemonState::StartingAuthServer).await?;
+    let at = transport::at(daemon.address, daemon.config.server_port, daemon.config.interface.as_deref())?;
     let listener = TcpListener::bind(at).await.with_context(|| format!("Failed to bind to {at}"))?;
     spawn_local(server::serve(Rc::clone(daemon), listener));
 
-    daemon.enter(DaemonState::WaitingForPeers);
+    daemon.enter(DaemonState::WaitingForPeers).await?;
+    follow_scenario(daemon)?;
     for (id, inbox) in (0..).zip(inboxes).filter(|(id, _)| *id != daemon.id) {
-        spawn_local(peer::keep_connected(Rc::clone(daemon), id, inbox));
+        spawn_local(outgoing::keep_connected(Rc::clone(daemon), id, inbox));
+    }
+    if daemon.config.quorum == Quorum::Full {
+        for (_, link) in daemon.links.iter().enumerate().filter(|(id, _)| *id != usize::from(daemon.id)) {
+            link.connected().await;
+        }
     }
     let held = persist::read(&daemon.os, &daemon.map);
     if daemon.config.quorum == Quorum::Recovery && !held.is_empty() {
-        daemon.enter(DaemonState::WaitingForRecovery);
+        daemon.enter(DaemonState::WaitingForRecovery).await?;
         for id in held.into_iter().filter(|id| *id != daemon.id) {
             daemon.log.info(&format!("Waiting for node {id}, which held imports from this node"));
             daemon.links[usize::from(id)].connected().await;
         }
     }
 
-    daemon.enter(DaemonState::InitGpu);
-    if let Ok(delay) = std::fs::read_to_string(daemon.os.path("imex/delay-ms")) {
-        tokio::time::sleep(Duration::from_millis(delay.trim().parse().unwrap_or_default())).await;
-    }
-    let session = if daemon.version == VERSION {
-        let session = daemon.os.open_session().map_err(|error| match error.kind() {
+    daemon.enter(DaemonState::InitGpu).await?;
+    let session = if daemon.gpu {
+        let session =
+            if daemon.scenario.session_in_use { Err(ErrorKind::WouldBlock.into()) } else { daemon.os.open_session() };
+        let session = session.map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => anyhow::anyhow!("Failed to allocate Imex session: NV_ERR_IN_USE"),
             _ => anyhow::anyhow!("Failed to allocate Imex session: {error}"),
         })?;
@@ -266,8 +322,35 @@ async fn bring_up(daemon: &Rc<Daemon>, inboxes: Vec<Inbox>) -> Result<(Option<Se
     } else {
         None
     };
-    daemon.enter(DaemonState::Ready);
+    // Those that a life before this one waited for have been heard.
+    persist::write(&daemon.os, &daemon.log, &daemon.map, &daemon.fabric.borrow().importers());
+    daemon.enter(DaemonState::Ready).await?;
     Ok((session, control))
+}
+
+/// Keeps to what the scenario says of unreachable nodes.
+fn follow_scenario(daemon: &Rc<Daemon>) -> Result<()> {
+    let path = daemon.os.path(scenario::FILE);
+    let Some(folder) = path.parent().filter(|folder| folder.is_dir()) else { return Ok(()) };
+    let inotify = Inotify::init()?;
+    inotify.watches().add(folder, WatchMask::CLOSE_WRITE | WatchMask::MOVED_TO | WatchMask::DELETE)?;
+    let mut changes = inotify.into_event_stream([0; 1024])?;
+    let daemon = Rc::clone(daemon);
+    spawn_local(async move {
+        while changes.next().await.is_some() {
+            match Scenario::read(&daemon.os) {
+                Ok(scenario) => {
+                    daemon.unreachable.send_if_modified(|unreachable| {
+                        let changed = *unreachable != scenario.unreachable;
+                        *unreachable = scenario.unreachable;
+                        changed
+                    });
+                }
+                Err(error) => daemon.log.error(&format!("{error:#}")),
+            }
+        }
+    });
+    Ok(())
 }
 
 /// The signals that the daemon attends to.

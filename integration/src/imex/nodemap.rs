@@ -38,7 +38,7 @@ impl NodeMap {
     pub fn own_id(&self, os: &Os) -> Result<Option<(u16, IpAddr)>> {
         let local = os.addresses()?;
         let own = |(id, entry): (usize, &String)| {
-            let address = os.resolve(entry).filter(|address| local.contains(address))?;
+            let address = os.resolve(entry).into_iter().find(|address| local.contains(address))?;
             Some((u16::try_from(id).ok()?, address))
         };
         Ok(self.entries.iter().enumerate().find_map(own))
@@ -67,9 +67,10 @@ mod tests {
     fn a_node_finds_itself_by_address() {
         let folder = tempfile::tempdir().unwrap();
         let os = Os::at(folder.path());
-        for (file, text) in
-            [("etc/hosts", "127.10.0.1 a\n127.10.0.2 b\n127.255.255.254 c\n"), ("net/addresses", "127.10.0.2\n::1\n")]
-        {
+        for (file, text) in [
+            ("etc/hosts", "127.10.0.1 a\n127.10.0.9 b\n127.10.0.2 b\n127.255.255.254 c\n"),
+            ("net/addresses", "127.10.0.2\n::1\n"),
+        ] {
             std::fs::create_dir_all(folder.path().join(file).parent().unwrap()).unwrap();
             std::fs::write(folder.path().join(file), text).unwrap();
         }

@@ -55,17 +55,26 @@ impl Os {
         lines.map(|line| line.parse().with_context(|| format!("{}: {line:?}", path.display()))).collect()
     }
 
-    /// The address of a name by `etc/hosts`, or of an address by itself. There is no DNS.
-    pub fn resolve(&self, name: &str) -> Option<IpAddr> {
+    /// The addresses of a name by `etc/hosts`, in its order, or of an address by itself. There is no DNS.
+    pub fn resolve(&self, name: &str) -> Vec<IpAddr> {
         if let Ok(address) = name.parse() {
-            return Some(address);
+            return vec![address];
         }
-        let hosts = std::fs::read_to_string(self.path("etc/hosts")).ok()?;
-        hosts.lines().find_map(|line| {
+        let hosts = std::fs::read_to_string(self.path("etc/hosts")).unwrap_or_default();
+        let address = |line: &str| {
             let mut words = line.split('#').next()?.split_whitespace();
             let address = words.next()?.parse().ok()?;
             words.any(|word| word == name).then_some(address)
-        })
+        };
+        hosts.lines().filter_map(address).collect()
+    }
+
+    /// Version of the loaded kernel driver, by `proc/driver/nvidia/version`; none without that file. Its first line has the
+    /// version as the one word of figures and points.
+    pub fn driver_version(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.path("proc/driver/nvidia/version")).ok()?;
+        let is_version = |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
+        text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
     }
 
     /// Opens the kernel's one IMEX session; it ends when the lock is dropped or its process dies.
@@ -102,12 +111,24 @@ mod tests {
     #[test]
     fn names_resolve_by_the_hosts_file_alone() {
         let (_folder, os) = os();
-        let hosts = "# nodes\n127.0.0.1 localhost\n127.10.0.2\theddle-00 alias # heddle-02\n127.10.0.3 heddle-00\n";
+        let hosts = "# nodes\n127.0.0.1 localhost\n127.10.0.2\theddle-00 alias # heddle-02\nfd00::3 heddle-00\n";
         std::fs::write(os.path("etc/hosts"), hosts).unwrap();
-        assert_eq!(os.resolve("heddle-00"), Some("127.10.0.2".parse().unwrap()));
-        assert_eq!(os.resolve("alias"), Some("127.10.0.2".parse().unwrap()));
-        assert_eq!(os.resolve("heddle-02"), None);
-        assert_eq!(os.resolve("127.10.0.9"), Some("127.10.0.9".parse().unwrap()));
+        let addresses = |text: &[&str]| text.iter().map(|one| one.parse().unwrap()).collect::<Vec<IpAddr>>();
+        assert_eq!(os.resolve("heddle-00"), addresses(&["127.10.0.2", "fd00::3"]));
+        assert_eq!(os.resolve("alias"), addresses(&["127.10.0.2"]));
+        assert_eq!(os.resolve("heddle-02"), addresses(&[]));
+        assert_eq!(os.resolve("127.10.0.9"), addresses(&["127.10.0.9"]));
+    }
+
+    #[test]
+    fn the_driver_says_its_version() {
+        let (_folder, os) = os();
+        assert_eq!(os.driver_version(), None);
+        std::fs::create_dir_all(os.path("proc/driver/nvidia")).unwrap();
+        let text = "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  595.71.05  Release Build  (root@x)\n\
+                    GCC version:  gcc version 12.3.0\n";
+        std::fs::write(os.path("proc/driver/nvidia/version"), text).unwrap();
+        assert_eq!(os.driver_version().as_deref(), Some("595.71.05"));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub fn write(os: &Os, log: &Log, map: &NodeMap, importers: &BTreeSet<u16>) {
     let mut text = key(map) + "\n";
     for id in importers {
         let entry = &map.entries[usize::from(*id)];
-        let address = os.resolve(entry).map_or_else(|| entry.clone(), |address| address.to_string());
+        let address = os.resolve(entry).first().map_or_else(|| entry.clone(), |address| address.to_string());
         text += &format!("{id}: {address}\n");
     }
     let written = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&path, text));

@@ -11,9 +11,9 @@ use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::daemon::Daemon;
-use super::peer::{HANDSHAKE, Request};
+use super::peer::{HANDSHAKE, Request, unreachable};
 use super::transport::{self, Stream};
-use super::wire::{self, FromPeer, Hello, PROTOCOL, ToPeer};
+use super::wire::{self, FromPeer, Hello, ToPeer};
 
 /// Messages that wait to be written to one peer. One that does not read them is disconnected.
 const QUEUE: usize = 256;
@@ -49,12 +49,15 @@ pub async fn serve(daemon: Rc<Daemon>, listener: TcpListener) {
 async fn attend(daemon: &Rc<Daemon>, mut stream: Box<dyn Stream>) -> io::Result<()> {
     let theirs: Hello = timeout(HANDSHAKE, wire::receive(&mut stream)).await??;
     let ours = Hello {
-        protocol: PROTOCOL,
+        protocol: daemon.scenario.protocol,
         node: daemon.id,
         target: theirs.node,
         instance: daemon.instance,
         map: daemon.map.hash(),
     };
+    if daemon.unreachable.borrow().contains(&theirs.node) {
+        return Err(unreachable());
+    }
     // Said in every case, so that the other side knows why.
     wire::send(&mut stream, &ours).await?;
     if theirs.protocol != ours.protocol {
@@ -76,6 +79,7 @@ async fn attend(daemon: &Rc<Daemon>, mut stream: Box<dyn Stream>) -> io::Result<
     let ended = tokio::select! {
         ended = hear(daemon, theirs.node, read, &tell, &mut restarting) => ended,
         ended = speak(write, told) => ended,
+        () = daemon.cut_off(theirs.node) => Err(unreachable()),
     };
     let current = link.incoming.borrow().as_ref().is_some_and(|incoming| incoming.same_channel(&tell));
     if current {

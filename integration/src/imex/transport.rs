@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use rustix::net::netdevice::name_to_index;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -40,6 +41,19 @@ pub async fn connect(to: &[SocketAddr]) -> io::Result<TcpStream> {
         }
     }
     Err(last)
+}
+
+/// Where an address is reached. Only a link-local one needs to be told the interface.
+pub fn at(address: IpAddr, port: u16, interface: Option<&str>) -> io::Result<SocketAddr> {
+    match (address, interface) {
+        (IpAddr::V6(address), Some(interface)) if address.is_unicast_link_local() => {
+            let any = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+            let index = name_to_index(&any, interface)
+                .map_err(|error| io::Error::other(format!("NETWORK_INTERFACE {interface}: {error}")))?;
+            Ok(SocketAddrV6::new(address, port, 0, index).into())
+        }
+        _ => Ok(SocketAddr::new(address, port)),
+    }
 }
 
 /// Takes the next connection of a peer.
@@ -114,4 +128,20 @@ struct NotAuthenticated(io::Error);
 /// only after its own part of the handshake is over.
 pub fn is_about_identity(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NotAuthenticated>() || inner.is::<rustls::Error>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_local_address_is_of_an_interface() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        // Every Linux has this one, as its first.
+        assert_eq!(at(address("fe80::1"), 50000, Some("lo")).unwrap().to_string(), "[fe80::1%1]:50000");
+        assert!(at(address("fe80::1"), 50000, Some("none0")).unwrap_err().to_string().contains("none0"));
+        for other in ["fd00::1", "127.0.0.1"] {
+            assert_eq!(at(address(other), 1, Some("none0")).unwrap(), SocketAddr::new(address(other), 1));
+        }
+    }
 }

@@ -1,5 +1,10 @@
 //! Daemons as processes on nodes of their own.
 
+mod links;
 mod members;
 mod rack;
+mod recovery;
+mod scenario;
+mod start;
 mod tls;
+mod tool;

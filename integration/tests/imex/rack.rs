@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use heddle_integration::imex::cuda::{Cuda, CudaError};
-use heddle_integration::imex::os::OS_ENV;
+use heddle_integration::imex::os::{OS_ENV, Os};
+use heddle_integration::imex::scenario::Scenario;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -87,11 +88,11 @@ impl Node {
     }
 
     pub fn start_with(&self, settings: &[(&str, &str)]) -> Daemon {
-        self.start_in(settings, &[])
+        self.start_as(&[], settings, &[])
     }
 
-    /// With settings beside the usual ones, and with variables in the environment.
-    pub fn start_in(&self, settings: &[(&str, &str)], environment: &[(&str, &str)]) -> Daemon {
+    /// With arguments, with settings beside the usual ones, and with variables in the environment.
+    pub fn start_as(&self, arguments: &[&str], settings: &[(&str, &str)], environment: &[(&str, &str)]) -> Daemon {
         let (map, port, socket) = (self.os.join("nodes.cfg"), self.port.to_string(), self.socket());
         let mut all = BTreeMap::from([
             ("DAEMONIZE", "0"),
@@ -106,6 +107,7 @@ impl Node {
         std::fs::write(self.config(), text).unwrap();
         let mut child = Command::new(PROGRAM)
             .args(["nvidia-imex", "-c", &self.config()])
+            .args(arguments)
             .env(OS_ENV, &self.os)
             .envs(environment.iter().copied())
             .stderr(Stdio::piped())
@@ -139,6 +141,18 @@ impl Node {
         let domain: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let connections = domain["nodes"][own.to_string()]["connections"].as_object().unwrap();
         (0..connections.len()).map(|id| connections[&id.to_string()]["status"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// What is to go wrong from now on, or at the next start.
+    pub fn scenario(&self, scenario: &Scenario) {
+        scenario.write(&Os::at(&self.os)).unwrap();
+    }
+
+    /// A look at a connection, again and again until it stands like this.
+    pub async fn sees(&self, own: usize, peer: usize, state: &str) {
+        let seen = async { while self.row(own).await[peer] != state {} };
+        let waited = tokio::time::timeout(PATIENCE, seen).await;
+        assert!(waited.is_ok(), "{:?}", self.row(own).await);
     }
 
     /// A container with this channel.
@@ -184,8 +198,12 @@ pub async fn code<T: std::fmt::Debug>(call: impl Future<Output = Result<T, CudaE
 }
 
 pub async fn connected_pair(rack: &Rack) -> (Node, Node, Daemon, Daemon) {
+    connected_pair_with(rack, &[]).await
+}
+
+pub async fn connected_pair_with(rack: &Rack, settings: &[(&str, &str)]) -> (Node, Node, Daemon, Daemon) {
     let (zero, one) = (rack.node(0), rack.node(1));
-    let (mut zero_daemon, mut one_daemon) = (zero.start(), one.start());
+    let (mut zero_daemon, mut one_daemon) = (zero.start_with(settings), one.start_with(settings));
     zero_daemon.says("Connected to node 1").await;
     one_daemon.says("Connected to node 0").await;
     zero_daemon.ready().await;

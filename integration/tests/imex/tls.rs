@@ -196,7 +196,7 @@ async fn keys_come_from_variables_too() {
         let settings = settings(source);
         let settings: Vec<_> = settings.iter().map(|(key, value)| (key.as_str(), *value)).collect();
         let variables: Vec<_> = names.iter().zip(values).map(|((key, _), value)| (*key, value.as_str())).collect();
-        node.start_in(&settings, &variables)
+        node.start_as(&[], &settings, &variables)
     };
     let (mut zero_daemon, mut one_daemon) = (start(&zero, "ENV_PATH", &paths), start(&one, "ENV_VAL", &texts));
     both_connect(&mut zero_daemon, &mut one_daemon).await;
@@ -417,6 +417,5 @@ async fn a_peer_that_shows_no_certificate_is_authenticating() {
     let mut zero_daemon = start(&zero, &[]);
     zero_daemon.ready().await;
     let (_held, _) = tokio::time::timeout(PATIENCE, silent.accept()).await.unwrap().unwrap();
-    let shown = async { while zero.row(0).await[1] != "AUTHENTICATING" {} };
-    tokio::time::timeout(PATIENCE, shown).await.unwrap();
+    zero.sees(0, 1, "AUTHENTICATING").await;
 }
