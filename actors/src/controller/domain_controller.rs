@@ -88,9 +88,9 @@ impl runtime::Message for Message {
 }
 
 impl DomainController {
-    /// A controller that knows nothing yet.
-    pub fn new(client: Client, metrics: ControllerMetrics) -> Self {
-        let view: Shared = Rc::new(RefCell::new(View::default()));
+    /// A controller that knows nothing yet; with `peer_certificates` a node gets one before it moves.
+    pub fn new(client: Client, metrics: ControllerMetrics, peer_certificates: bool) -> Self {
+        let view: Shared = Rc::new(RefCell::new(View::new(peer_certificates)));
         Self {
             effects: Effects::new(client.clone(), view.clone(), metrics),
             client,

@@ -68,7 +68,10 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
         };
         runtime.root().supervise(Spec::default(), move || Ok(PeerSigner::new(signer.clone())));
     }
+    let certificates = settings.signer.is_some();
     let spec = Spec { gates_readiness: true, ..Spec::default() };
-    runtime.root().supervise(spec, move || Ok(DomainController::new(settings.client.clone(), metrics.clone())));
+    runtime
+        .root()
+        .supervise(spec, move || Ok(DomainController::new(settings.client.clone(), metrics.clone(), certificates)));
     runtime.run(until).await
 }

@@ -243,12 +243,27 @@ impl Clique<'_> {
         let Some(home) = self.view.domain(&self.home) else { return };
         for place in places.values().filter(|place| self.reports_here(place.node)) {
             let wanted = place.wanted.as_ref().and_then(|wanted| self.view.domain(&wanted.domain));
-            if let Some(target) = placement::next_move(place.node, home, wanted) {
-                plan.writes.retain(|w| !matches!(w, Write::Fence { node, .. } if name(&**node) == name(place.node)));
+            let target = placement::next_move(place.node, home, wanted);
+            match placement::notice(place.node, target.map(name), self.view.peer_certificates) {
+                placement::Notice::None => {}
+                placement::Notice::Wait => continue,
+                placement::Notice::Tell(next) => {
+                    let next = next.map(str::to_owned);
+                    self.write_node(plan, place.node, |node| Write::Announce { node, next });
+                    continue;
+                }
+            }
+            if let Some(target) = target {
                 let target = name(target).into();
-                plan.writes.push(Write::Move { node: Box::new(place.node.clone()), target });
+                self.write_node(plan, place.node, |node| Write::Move { node, target });
             }
         }
+    }
+
+    /// One write of a node at a time: a fence of the same pass would take its resourceVersion from it.
+    fn write_node(&self, plan: &mut CliquePlan, node: &IMEXNode, write: impl FnOnce(Box<IMEXNode>) -> Write) {
+        plan.writes.retain(|w| !matches!(w, Write::Fence { node: fenced, .. } if name(&**fenced) == name(node)));
+        plan.writes.push(write(Box::new(node.clone())));
     }
 }
 

@@ -67,6 +67,11 @@ fn apply(view: &mut View, write: Write) -> &'static str {
             view.put_imex_node(IMEXNode { spec, ..*node });
             "move"
         }
+        Write::Announce { mut node, next } => {
+            node.spec.next = next;
+            view.put_imex_node(*node);
+            "announce"
+        }
         Write::Fence { mut node, mark } => {
             node.spec.fence = Some(mark);
             view.put_imex_node(*node);
@@ -219,4 +224,50 @@ fn a_lost_domain_is_made_without_members_and_examined() {
     view.put_domain(IMEXDomain::clone(made));
     let examined = |write: &Write| matches!(write, Write::Examine { nodes, .. } if nodes.contains("n1"));
     assert!(writes(&view).iter().any(examined));
+}
+
+fn certify(view: &mut View, node: &str, domain: &str) {
+    let mut object = view.imex_node(node).unwrap().clone();
+    let until = "2026-12-01T00:00:00Z".to_owned();
+    object.status.as_mut().unwrap().certificates.insert(domain.to_owned(), until);
+    view.put_imex_node(object);
+}
+
+#[test]
+fn a_node_moves_once_it_has_the_certificate_of_where_it_goes() {
+    let mut view = View::new(true);
+    with_node(&mut view, new_node("n1"));
+    assert_eq!(settle(&mut view), ["create", "move"], "a new node serves nobody that it could leave");
+    certify(&mut view, "n1", &home());
+    let red = sample_cd("red", IsolationMode::Domain);
+    let own = exclusive_domain_name(&sample_clique(), red.uid());
+    view.put_cd(red.clone());
+    view.put_claim(claim("red", "n1"));
+    let done = settle(&mut view);
+    assert_eq!((done.last(), serves(&view, "n1")), (Some(&"announce"), home().as_str()), "{done:?}");
+    assert_eq!(view.imex_node("n1").unwrap().spec.next.as_deref(), Some(own.as_str()));
+    certify(&mut view, "n1", &own);
+    assert_eq!(settle(&mut view), ["move"]);
+    assert_eq!((serves(&view, "n1"), &view.imex_node("n1").unwrap().spec.next), (own.as_str(), &None));
+
+    // Back home it needs none: it was kept.
+    view.drop_claim(&claim("red", "n1").key.uid);
+    let done = settle(&mut view);
+    assert!(!done.contains(&"announce"), "{done:?}");
+    assert_eq!(serves(&view, "n1"), home());
+}
+
+#[test]
+fn a_node_that_stays_after_all_is_told_so() {
+    let mut view = View::new(true);
+    with_node(&mut view, new_node("n1"));
+    settle(&mut view);
+    view.put_cd(sample_cd("red", IsolationMode::Domain));
+    view.put_claim(claim("red", "n1"));
+    settle(&mut view);
+    assert!(view.imex_node("n1").unwrap().spec.next.is_some());
+    view.drop_claim(&claim("red", "n1").key.uid);
+    assert!(settle(&mut view).contains(&"announce"));
+    assert_eq!(view.imex_node("n1").unwrap().spec.next, None);
+    assert_eq!(serves(&view, "n1"), home());
 }

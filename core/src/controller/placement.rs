@@ -39,6 +39,35 @@ pub fn next_move<'a>(node: &IMEXNode, home: &'a IMEXDomain, wanted: Option<&'a I
     move_in(node, home).is_some().then_some(home)
 }
 
+/// What a node is told of the domain that it is about to serve. Its daemon must meet its peers from the first moment, so
+/// where daemons show certificates of their domain the node gets one before its move, while it still serves where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice<'a> {
+    /// Nothing is to be told, and a move may be made.
+    None,
+    /// The node is to get a certificate of this domain, or, with none, need not any more.
+    Tell(Option<&'a str>),
+    /// It has been told and has none yet.
+    Wait,
+}
+
+/// What to tell the node before it moves to `target`, or while it moves nowhere. A node that serves nothing yet gets its
+/// certificate where it is going.
+pub fn notice<'a>(node: &IMEXNode, target: Option<&'a str>, certificates: bool) -> Notice<'a> {
+    let told = node.spec.next.as_deref();
+    let Some(target) = target.filter(|_| certificates && node.spec.domain.is_some()) else {
+        // A move takes it away itself.
+        return if told.is_some() && target.is_none() { Notice::Tell(None) } else { Notice::None };
+    };
+    if node.status.as_ref().is_some_and(|status| status.certificates.contains_key(target)) {
+        Notice::None
+    } else if told == Some(target) {
+        Notice::Wait
+    } else {
+        Notice::Tell(Some(target))
+    }
+}
+
 /// The spec that moves the node into the domain; `None` if it must not move now: it is there, it lists a channel of
 /// another domain, or the domain does not expect it.
 ///
@@ -128,6 +157,24 @@ mod tests {
         assert_eq!(next_move(&node, &shared("home"), None), None, "not a member yet");
         assert_eq!(next_move(&node, &at_home(false), None).map(name), Some("home"));
         assert_eq!(next_move(&node, &at_home(true), None), None, "not expected");
+    }
+
+    #[test]
+    fn a_node_gets_its_certificate_before_its_move() {
+        let mut node = member_of("n1", "home");
+        assert_eq!(notice(&node, Some("x"), false), Notice::None, "nobody asks for certificates");
+        assert_eq!(notice(&node, Some("x"), true), Notice::Tell(Some("x")));
+        node.spec.next = Some("x".into());
+        assert_eq!(notice(&node, Some("x"), true), Notice::Wait);
+        assert_eq!(notice(&node, Some("y"), true), Notice::Tell(Some("y")), "it is to go elsewhere");
+        assert_eq!(notice(&node, None, true), Notice::Tell(None), "it stays");
+        assert_eq!(notice(&node, None, false), Notice::Tell(None));
+        assert_eq!(notice(&node, Some("x"), false), Notice::None, "the setting has been changed");
+        let until = "2026-12-01T00:00:00Z".to_owned();
+        node.status.get_or_insert_default().certificates = [("x".to_owned(), until)].into();
+        assert_eq!(notice(&node, Some("x"), true), Notice::None);
+        let new = IMEXNode::new("n1", IMEXNodeSpec::default());
+        assert_eq!(notice(&new, Some("home"), true), Notice::None, "it serves nobody yet");
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct View {
     domains_by_cd: Index,
     templates_by_cd: BTreeMap<String, BTreeSet<TemplateKey>>,
     cds_by_template: Index,
+    /// Whether daemons show certificates of their domain, which a node gets before it moves.
+    pub(super) peer_certificates: bool,
     /// What is to be decided anew.
     pub dirty: Dirty,
 }
@@ -46,6 +48,12 @@ pub struct NodeState {
 }
 
 impl View {
+    /// Nothing is known yet. With `peer_certificates` daemons show certificates of their domain: nodes get them before they
+    /// move.
+    pub fn new(peer_certificates: bool) -> Self {
+        Self { peer_certificates, ..Self::default() }
+    }
+
     /// A ComputeDomain has come or changed.
     pub fn put_cd(&mut self, cd: Cd) {
         let before = self.cds.get(cd.uid());

@@ -44,6 +44,13 @@ pub enum Write {
     DeleteDomain(Box<IMEXDomain>),
     /// Write the IMEXDomain.
     Domain(Box<DomainWrite>),
+    /// Tell the node which domain it is about to serve, or that it stays.
+    Announce {
+        /// The node.
+        node: Box<IMEXNode>,
+        /// Name of the IMEXDomain.
+        next: Option<String>,
+    },
     /// Move the node into the domain; the copy of the domain is read anew for it.
     Move {
         /// The node.

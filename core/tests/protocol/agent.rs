@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_core::api::{IMEXDomain, IMEXDomainStatus, IMEXNode, IMEXNodeStatus};
 use heddle_core::claim::Prepared;
-use heddle_core::imex::{Answer, Report, Wishes, decide};
+use heddle_core::imex::{Answer, Report, Wishes, decide, is_exclusive};
 use heddle_core::protocol::{self, Allocate};
 
 use crate::cluster::Bug;
@@ -42,6 +42,7 @@ pub enum Act {
     Leave,
     Observe,
     Switch,
+    Certify,
     GiveUp,
     Crash,
 }
@@ -106,6 +107,17 @@ impl Agent {
             Act::Observe => {
                 let status = protocol::observe(self.node.as_ref()?, self.domain.as_ref()?)?;
                 return self.node_write(status, true);
+            }
+            Act::Certify => {
+                let node = self.node.as_ref()?;
+                let mut status = node.status.clone()?;
+                status.certificates.retain(|domain, _| !is_exclusive(domain));
+                for domain in [&node.spec.domain, &node.spec.next].into_iter().flatten() {
+                    status.certificates.insert(domain.clone(), String::new());
+                }
+                if Some(&status) != node.status.as_ref() {
+                    return self.node_write(status, true);
+                }
             }
             Act::Switch => {
                 let node = self.node.as_ref()?;

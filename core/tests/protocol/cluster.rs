@@ -34,6 +34,7 @@ pub struct Seen {
     moved_out: u32,
     moved_back: u32,
     quarantined: u32,
+    announced: u32,
 }
 
 impl Seen {
@@ -48,6 +49,7 @@ impl Seen {
             &mut self.moved_out,
             &mut self.moved_back,
             &mut self.quarantined,
+            &mut self.announced,
         ]
         .into_iter()
         .zip(other.table())
@@ -56,7 +58,7 @@ impl Seen {
         }
     }
 
-    pub fn table(&self) -> [(&'static str, u32); 9] {
+    pub fn table(&self) -> [(&'static str, u32); 10] {
         [
             ("a claim prepared", self.prepared),
             ("a write refused", self.refused),
@@ -67,6 +69,7 @@ impl Seen {
             ("a node moved to an exclusive domain", self.moved_out),
             ("a node moved home", self.moved_back),
             ("a number quarantined", self.quarantined),
+            ("a move announced", self.announced),
         ]
     }
 }
@@ -89,6 +92,8 @@ pub struct Cluster {
     ever_freed: std::collections::BTreeSet<(String, u32)>,
     checked: (u64, Vec<(usize, Option<String>)>),
     bug: Bug,
+    /// Moves of nodes that had no certificate of where they went.
+    pub uncertified: Vec<String>,
     pub seen: Seen,
 }
 
@@ -110,6 +115,7 @@ impl Cluster {
             ever_freed: Default::default(),
             checked: Default::default(),
             bug: Bug::None,
+            uncertified: Vec::new(),
             seen: Seen::default(),
         };
         for agent in &cluster.agents {
@@ -239,7 +245,7 @@ impl Cluster {
     }
 
     fn act(&mut self, node: usize, act: usize) -> String {
-        const ACTS: [Act; 9] = [
+        const ACTS: [Act; 10] = [
             Act::SeeNode,
             Act::SeeDomain,
             Act::Prepare,
@@ -247,6 +253,7 @@ impl Cluster {
             Act::Leave,
             Act::Observe,
             Act::Switch,
+            Act::Certify,
             Act::GiveUp,
             Act::Crash,
         ];
@@ -272,7 +279,7 @@ impl Cluster {
             &[Act::SeeNode, Act::SeeDomain, Act::Prepare],
             &[Act::SeeNode, Act::SeeDomain, Act::Prepare],
             &[Act::SeeNode, Act::Prepare],
-            &[Act::SeeNode, Act::Switch],
+            &[Act::SeeNode, Act::Certify, Act::SeeNode, Act::Switch],
             &[Act::Unprepare, Act::Leave],
             &[Act::Unprepare, Act::SeeNode, Act::Leave],
         ];
@@ -379,14 +386,26 @@ impl Cluster {
                     self.seen.given_again += 1;
                 }
             }
-            Change::NodeSpec(spec) if spec.domain == before.2 => self.seen.fenced += 1,
+            Change::NodeSpec(spec) if spec.domain == before.2 => {
+                let announced = spec.next.is_some() && !self.certified(&sent.name, spec.next.as_deref());
+                self.seen.announced += u32::from(announced);
+                self.seen.fenced += u32::from(!announced);
+            }
             Change::NodeSpec(spec) => {
+                if before.2.is_some() && !self.certified(&sent.name, spec.domain.as_deref()) {
+                    self.uncertified.push(format!("{} to {:?}", sent.name, spec.domain));
+                }
                 let exclusive = spec.domain.as_ref().is_some_and(|domain| domain.starts_with("exclusive"));
                 self.seen.moved_out += u32::from(exclusive);
                 self.seen.moved_back += u32::from(!exclusive && before.2.is_some());
             }
             _ => {}
         }
+    }
+
+    fn certified(&self, node: &str, domain: Option<&str>) -> bool {
+        let status = self.store.nodes.get(node).and_then(|node| node.status.as_ref());
+        domain.is_some_and(|domain| status.is_some_and(|status| status.certificates.contains_key(domain)))
     }
 
     /// What the invariants are about has changed since this was asked last.
@@ -424,9 +443,17 @@ impl Cluster {
                 self.arrive(0);
             }
             for node in 0..NODES {
-                for act in
-                    [Act::GiveUp, Act::SeeNode, Act::SeeDomain, Act::Unprepare, Act::Switch, Act::Leave, Act::Observe]
-                {
+                for act in [
+                    Act::GiveUp,
+                    Act::SeeNode,
+                    Act::SeeDomain,
+                    Act::Unprepare,
+                    Act::Certify,
+                    Act::SeeNode,
+                    Act::Switch,
+                    Act::Leave,
+                    Act::Observe,
+                ] {
                     self.agent(node, act, 0);
                     while !self.sent.is_empty() {
                         self.arrive(0);

@@ -8,10 +8,17 @@ use crate::cluster::{Bug, clique};
 use crate::store::{Change, Sent, Store, version};
 
 /// A controller: what it knows, and what it has decided and not done yet.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Controller {
     pub view: View,
     pub decided: Vec<Write>,
+}
+
+impl Default for Controller {
+    /// One that knows nothing, of a cluster whose daemons show certificates.
+    fn default() -> Self {
+        Self { view: View::new(true), decided: Vec::new() }
+    }
 }
 
 impl Controller {
@@ -119,6 +126,10 @@ impl Controller {
             Write::Fence { node, mark } => {
                 let mut spec = node.spec.clone();
                 spec.fence = Some(mark);
+                node_write(&node, Change::NodeSpec(spec))
+            }
+            Write::Announce { node, next } => {
+                let spec = IMEXNodeSpec { next, ..node.spec.clone() };
                 node_write(&node, Change::NodeSpec(spec))
             }
             Write::Move { node, target } => {

@@ -34,6 +34,7 @@ fn play(steps: &[Step], bug: Bug) -> Result<(), TestCaseError> {
         );
     }
     if bug == Bug::None {
+        prop_assert!(cluster.uncertified.is_empty(), "moved without a certificate: {:?}", cluster.uncertified);
         prop_assert!(cluster.come_to_rest(), "the cluster does not come to rest");
         let report = cluster.report();
         prop_assert!(report.holds(), "at rest: {report:?}");

@@ -103,6 +103,10 @@ impl Agent {
         status.clique = Some(clique().to_string());
         status.channel_count = 2048;
         status.boot_id = "boot".into();
+        // It needs no signer: the controller looks at what is reported.
+        for domain in [&node.spec.domain, &node.spec.next].into_iter().flatten() {
+            status.certificates.entry(domain.clone()).or_insert_with(|| "2096-01-01T00:00:00Z".into());
+        }
         status.addresses = vec![format!("10.0.0.{}", self.name.trim_start_matches('n'))];
         let member = domain.and_then(|domain| domain.spec.members.get(&self.name));
         if state.prepared.is_empty() && member.is_some() {

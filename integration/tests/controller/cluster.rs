@@ -7,6 +7,7 @@ use heddle_core::api::{
     crds,
 };
 use heddle_core::clique::CliqueId;
+use heddle_core::identity::Agents;
 use heddle_core::imex::{exclusive_domain_name, shared_domain_name};
 use heddle_core::invariants::{Report, World};
 use heddle_core::names;
@@ -71,11 +72,16 @@ impl Cluster {
     }
 
     pub fn start_controller(&mut self) {
+        let signer = controller::Signer {
+            namespace: "heddle".into(),
+            agents: Agents { namespace: "heddle".into(), service_account: "heddle-agent".into() },
+            longest: 3600,
+        };
         let settings = controller::Settings {
             client: self.client.clone(),
             requests: Default::default(),
             metrics: None,
-            signer: None,
+            signer: Some(signer),
         };
         let run = async move { controller::run(settings, std::future::pending()).await.unwrap() };
         self.controller = Some(tokio::task::spawn_local(run));

@@ -17,6 +17,10 @@ impl Effects {
         Ok(())
     }
 
+    pub(super) async fn announce(&self, node: &IMEXNode, next: Option<String>) -> Done {
+        self.write_spec(node, IMEXNodeSpec { next, ..node.spec.clone() }).await
+    }
+
     pub(super) async fn fence(&self, node: &IMEXNode, mark: EpochMark) -> Done {
         self.write_spec(node, IMEXNodeSpec { fence: Some(mark), ..node.spec.clone() }).await
     }
