@@ -5,13 +5,13 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Authentication {
     /// TLS with an authority for each IMEX domain, in the controller.
+    #[default]
     DomainCa,
     /// TLS with certificates that somebody else puts into a folder of each node.
     Files,
     /// Kerberos, by GSS.
     Gss,
     /// Not at all: whoever reaches the port is a peer.
-    #[default]
     Insecure,
 }
 

@@ -73,6 +73,10 @@ impl Bed {
 
         let start = |name: &str, words: Vec<OsString>, environment| {
             let log = folder.path().join(format!("{name}.log"));
+            // Agents of a cluster that is not ours have no token that is bound to this node. A binary of before does not
+            // know the flag, and passes over a variable.
+            let peers = ("HEDDLE_PEER_AUTHENTICATION", OsString::from("insecure"));
+            let environment = [environment, vec![peers]].concat();
             Start { name: name.into(), command: roles.command(words), environment, log }
         };
         let controller = words(["controller", "--kubeconfig"]).chain([kubeconfig.clone().into()]).collect();

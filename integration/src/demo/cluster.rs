@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use heddle_core::api::crds;
 use heddle_core::clique::CliqueId;
 use heddle_core::names;
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::DeviceClass;
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -24,12 +25,14 @@ use super::process::{Process, Start};
 use super::provision::{Binary, Node, provision};
 use super::snapshot::{PodView, Snapshot};
 use super::stage::Stage;
-use crate::api::{ApiServer, Listening};
+use crate::api::{ApiServer, Listening, User};
 use crate::control::{self, Control};
 use crate::kubelet::{Container, Kubelet, KubeletOptions, Limits};
 use crate::node::NodePaths;
 
 const DEVICE_CLASSES: &str = include_str!("../../manifests/cluster/deviceclasses.yaml");
+/// Heddle's own namespace.
+const NAMESPACE: &str = "heddle";
 /// Port of the IMEX daemons among each other (their default).
 const PEER_PORT: u16 = 50000;
 /// What one node's start may take, on top of a fixed time for all.
@@ -100,7 +103,11 @@ impl Cluster {
             let kubelet = KubeletOptions::new(client.clone(), &node.name, node.paths.clone(), node.address.to_string());
             kubelets.push(Kubelet::start(kubelet.with_limits(Limits::brisk()).with_labels(labels(node))));
             runners.push(start(format!("runner-{}", node.name), runner_command(node), environment(node))?);
-            agents.push(start(format!("agent-{}", node.name), agent_command(node, &kubeconfig), environment(node))?);
+            // Its token is bound to the node: by that the controller knows who asks for a certificate.
+            let user = User::service_account(NAMESPACE, names::AGENT, Some(&node.name));
+            let own = node.paths.root.join("kubeconfig");
+            std::fs::write(&own, serde_saphyr::to_string(&api.kubeconfig_of(&listening, user))?)?;
+            agents.push(start(format!("agent-{}", node.name), agent_command(node, &own), environment(node))?);
         }
         Ok(Self {
             folder,
@@ -306,6 +313,8 @@ fn labels(node: &Node) -> BTreeMap<String, String> {
 }
 
 async fn install(client: &Client) -> anyhow::Result<()> {
+    let namespace: Namespace = serde_json::from_value(serde_json::json!({"metadata": {"name": NAMESPACE}}))?;
+    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.context("the namespace was refused")?;
     for crd in crds() {
         Api::all(client.clone()).create(&PostParams::default(), &crd).await.context("a CRD was refused")?;
     }
