@@ -4,6 +4,7 @@ mod links;
 mod members;
 mod rack;
 mod recovery;
+mod runner;
 mod scenario;
 mod start;
 mod tls;
