@@ -11,7 +11,7 @@ use heddle_integration::imex;
 /// Acts as one of NVIDIA's tools, without GPUs.
 #[derive(Args)]
 pub struct Fake {
-    /// `nvidia-imex` or `nvidia-imex-ctl`
+    /// `nvidia-imex` or `nvidia-imex-ctl`, or `imex-domain`, which makes the folders that they run in
     tool: String,
     /// Its own arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -20,8 +20,12 @@ pub struct Fake {
 
 impl Fake {
     pub fn run(self) -> ExitCode {
-        act_as(&self.tool, [self.tool.clone().into()].into_iter().chain(self.args).collect()).unwrap_or_else(|| {
-            eprintln!("heddle: there is no fake {:?}, only nvidia-imex and nvidia-imex-ctl", self.tool);
+        let args = [self.tool.clone().into()].into_iter().chain(self.args).collect();
+        if self.tool == "imex-domain" {
+            return imex::domain_main(args);
+        }
+        act_as(&self.tool, args).unwrap_or_else(|| {
+            eprintln!("heddle: there is no fake {:?}, only nvidia-imex, nvidia-imex-ctl and imex-domain", self.tool);
             ExitCode::from(2)
         })
     }

@@ -61,7 +61,11 @@ pub async fn keep_connected(daemon: Rc<Daemon>, id: u16, inbox: Inbox) {
             }
             Lost::Failed(error) => {
                 if outgoing.attempt == 0 {
-                    daemon.log.warning(&format!("Lost the connection to node {id}: {error}"));
+                    let why = match error.kind() {
+                        io::ErrorKind::UnexpectedEof => "it has closed it".to_owned(),
+                        _ => error.to_string(),
+                    };
+                    daemon.log.warning(&format!("Lost the connection to node {id}: {why}"));
                 } else if transport::is_about_identity(&error) {
                     outgoing.stranger(&daemon, &error);
                 }

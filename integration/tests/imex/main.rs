@@ -1,5 +1,6 @@
 //! Daemons as processes on nodes of their own.
 
+mod conformance;
 mod links;
 mod members;
 mod rack;
