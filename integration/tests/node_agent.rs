@@ -16,6 +16,7 @@ use heddle_actors::runtime::block_on;
 use heddle_actors::runtime_guard::Places;
 use heddle_core::api::{IMEXDomain, IMEXDomainSpec, IMEXNode, Member, crds};
 use heddle_core::fault::{Class, Fault};
+use heddle_core::identity::Authentication;
 use heddle_core::imex::shared_domain_name;
 use heddle_core::inventory::Access;
 use heddle_core::names;
@@ -64,7 +65,7 @@ fn settings(root: &Path, client: Client) -> Settings {
         cdi_static_dir: root.join("cdi-etc"),
         state_dir: root.join("state"),
         runner_socket: root.join("run/runner.sock"),
-        authentication: Default::default(),
+        authentication: Authentication::Insecure,
         certificate_seconds: 3600,
         certificates_dir: Default::default(),
         slots: 4,
