@@ -192,13 +192,15 @@ fn agrees(claim: &ClaimKey, config: &ChannelConfig, domain: &DomainFacts) -> Res
     if let Some(other) = config.compute_domain.as_ref().filter(|other| *other != name) {
         let other: String = other.chars().take(80).collect();
         let message = format!(
-            "ResourceClaim {claim} names ComputeDomain {other:?} with UID {uid}, which is of {namespace}/{name}; make the              claim from the template of the ComputeDomain that is meant"
+            "ResourceClaim {claim} names ComputeDomain {other:?} with UID {uid}, which is of {namespace}/{name}; make the \
+             claim from the template of the ComputeDomain that is meant"
         );
         return Err(Fault::permanent(reason::COMPUTE_DOMAIN_GONE, message));
     }
     if config.allocation_mode == AllocationMode::All && domain.allocation != AllocationMode::All {
         let message = format!(
-            "ResourceClaim {claim} asks for allocationMode All, ComputeDomain {namespace}/{name} gives one channel; all are              given by a ComputeDomain with isolationMode Domain and spec.channel.allocationMode All"
+            "ResourceClaim {claim} asks for allocationMode All, ComputeDomain {namespace}/{name} gives one channel; all are \
+             given by a ComputeDomain with isolationMode Domain and spec.channel.allocationMode All"
         );
         return Err(Fault::permanent(reason::INVALID_CONFIG, message));
     }

@@ -189,6 +189,7 @@ fn a_config_that_contradicts_its_compute_domain_is_refused_whether_it_was_read_f
     ] {
         let fault = demand(name, mode).unwrap_err();
         assert_eq!((fault.class, fault.reason), (Class::Permanent, expected), "{fault}");
+        assert!(!fault.message.contains("  "), "{fault}");
     }
 }
 
