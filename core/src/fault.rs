@@ -48,9 +48,25 @@ impl Fault {
     }
 }
 
+/// A text in which words of tenants may be, without what a terminal obeys instead of showing it: control characters, line
+/// and paragraph separators, and those that turn the direction of writing.
+pub fn plain(text: &str) -> impl Iterator<Item = char> {
+    let obeyed = |c: char| {
+        c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    text.chars().map(move |c| if obeyed(c) { ' ' } else { c })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_not_shown() {
+        let plain = |text| plain(text).collect::<String>();
+        assert_eq!(plain("a\nb\u{1b}[31m\u{202e}c\u{2028}d\u{2066}\u{feff}e"), "a b [31m c d  e");
+        assert_eq!(plain("größer, 大きい"), "größer, 大きい");
+    }
 
     #[test]
     fn how_long_it_has_lasted_is_said_behind_what_is_missing() {

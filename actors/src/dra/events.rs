@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use heddle_core::claim::ClaimKey;
-use heddle_core::fault::{Fault, reason};
+use heddle_core::fault::{Fault, plain, reason};
 use heddle_core::names;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -170,7 +170,7 @@ fn reference(claim: ClaimKey) -> ObjectReference {
 /// Texts of tenants may be in it: no control characters, and not too long.
 pub(crate) fn cut(text: &str) -> String {
     let mut cut = String::new();
-    for shown in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
+    for shown in plain(text) {
         if cut.len() + shown.len_utf8() > NOTE {
             break;
         }

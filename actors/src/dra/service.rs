@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use heddle_core::claim::ClaimKey;
 use heddle_core::claim::checkpoint::PreparedDevice;
-use heddle_core::fault::{Fault, reason};
+use heddle_core::fault::{Fault, plain, reason};
 use heddle_proto::dra;
 use tonic::{Request, Response, Status};
 
@@ -81,7 +81,7 @@ impl Plugin {
 }
 
 fn text(fault: &Fault) -> String {
-    fault.message.chars().map(|c| if c.is_control() { ' ' } else { c }).take(ERROR).collect()
+    plain(&fault.message).take(ERROR).collect()
 }
 
 macro_rules! serve_dra {
