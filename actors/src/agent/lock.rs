@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use heddle_core::fault::{Fault, reason};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 /// Its name in the state folder.
@@ -95,7 +95,11 @@ impl Lock {
 
 fn open(state_dir: &Path) -> std::io::Result<File> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir)?;
-    OpenOptions::new().create(true).append(true).mode(0o600).open(state_dir.join(FILE))
+    // Whatever is in its place is not waited for, as a pipe would have it, and a link makes no file elsewhere.
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600).custom_flags(flags.bits().cast_signed());
+    options.open(state_dir.join(FILE))
 }
 
 fn fatal(state_dir: &Path, error: &std::io::Error) -> Fault {
@@ -108,6 +112,8 @@ fn fatal(state_dir: &Path, error: &std::io::Error) -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{FileType, Mode};
+
     use super::*;
 
     #[tokio::test]
@@ -130,6 +136,22 @@ mod tests {
         fs::write(dir.path().join("file"), "").unwrap();
         let fault = Lock::open(&dir.path().join("file/state")).err().unwrap();
         assert!(fault.message.contains("--state-dir"), "{fault}");
+    }
+
+    #[tokio::test]
+    async fn whatever_is_in_the_place_of_the_file_ends_the_start_with_a_sentence() {
+        let state = tempfile::tempdir().unwrap();
+        let (file, elsewhere) = (state.path().join(FILE), state.path().join("elsewhere"));
+        let refused = || assert!(Lock::open(state.path()).err().unwrap().message.contains("--state-dir"));
+        rustix::fs::mknodat(rustix::fs::CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        refused();
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
+        refused();
+        assert!(!elsewhere.exists());
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        refused();
     }
 
     #[tokio::test(start_paused = true)]
