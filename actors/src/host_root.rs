@@ -1,15 +1,14 @@
 //! Files of the host, below the folder where its root is mounted.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// Configuration files are small; what is larger is none.
-const MAX_FILE: u64 = 1 << 20;
+use crate::small_file;
 
 /// The host's `/`, wherever it is mounted. Paths below it are the host's own, and so are the links on the way: an
 /// absolute link leads to the host's file, never to one of this container.
@@ -42,13 +41,7 @@ impl HostRoot {
     /// # Errors
     /// It is there and cannot be read, is larger than 1 MiB, or no UTF-8.
     pub fn text(&self, path: &str) -> io::Result<Option<String>> {
-        let Some(file) = self.file(path)? else { return Ok(None) };
-        if file.metadata()?.len() > MAX_FILE {
-            return Err(io::Error::other("it is larger than 1 MiB"));
-        }
-        let mut text = String::new();
-        file.take(MAX_FILE).read_to_string(&mut text)?;
-        Ok(Some(text))
+        self.file(path)?.map(small_file::text).transpose()
     }
 
     /// An open file; none if it is not there.
@@ -58,13 +51,7 @@ impl HostRoot {
     pub fn file(&self, path: &str) -> io::Result<Option<File>> {
         let opened = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
         match opened {
-            Ok(fd) => {
-                let file = File::from(fd);
-                if file.metadata()?.is_file() {
-                    return Ok(Some(file));
-                }
-                Err(io::Error::other("it is no file"))
-            }
+            Ok(fd) => small_file::regular(File::from(fd)).map(Some),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -19,3 +19,4 @@ pub mod runner;
 pub mod runtime;
 pub mod runtime_guard;
 pub mod slice_publisher;
+mod small_file;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use heddle_core::fault::{Fault, reason};
 use heddle_core::names::CHANNEL_MAJOR_NAME;
 
+use crate::small_file;
+
 /// A reader of the files below one `/proc`.
 #[derive(Clone, Debug)]
 pub struct Devices {
@@ -66,7 +68,7 @@ impl Devices {
 
     fn read(&self, file: &str) -> Result<(String, String), Fault> {
         let path = self.root.join(file);
-        match std::fs::read_to_string(&path) {
+        match small_file::open(&path).and_then(small_file::text) {
             Ok(text) => Ok((path.display().to_string(), text)),
             Err(error) => Err(Fault::retryable(reason::NODE_IO, format!("cannot read {}: {error}", path.display()))),
         }

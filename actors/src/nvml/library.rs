@@ -84,7 +84,7 @@ impl Library {
         // A relative name would be looked for in the folders of the dynamic linker instead.
         let root = std::path::absolute(driver_root).map_err(|error| Failure::new(error.to_string(), None))?;
         let found: Vec<PathBuf> =
-            FOLDERS.iter().map(|folder| root.join(folder).join(FILE)).filter(|path| path.exists()).collect();
+            FOLDERS.iter().map(|folder| root.join(folder).join(FILE)).filter(|path| path.is_file()).collect();
         if found.is_empty() {
             let message = format!(
                 "no {FILE} in the library folders of {}: install the NVIDIA driver, or set the driver root to where \

@@ -11,6 +11,7 @@ use super::Settings;
 use crate::dra::sockets;
 use crate::host_root::HostRoot;
 use crate::nvml::devices::Devices;
+use crate::small_file;
 
 /// A pod UID, for the length of its sockets' paths.
 const POD_UID: &str = "00000000-0000-0000-0000-000000000000";
@@ -74,7 +75,7 @@ pub(super) fn rivals(settings: &Settings, devices: Vec<String>) -> RivalFacts {
 }
 
 fn is_locked(lock: &Path) -> bool {
-    let Ok(file) = fs::File::open(lock) else { return false };
+    let Ok(file) = small_file::open(lock) else { return false };
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
 }
 

@@ -14,6 +14,8 @@ use crate::host_root::HostRoot;
 
 /// Files that a configuration may import, directly and by others.
 const MAX_IMPORTS: usize = 64;
+/// NVIDIA's programs have tens of megabytes.
+const MAX_PROGRAM: u64 = 1 << 30;
 /// Folders of programs, in the order in which a service of systemd looks for one that is named without its folder.
 const PROGRAM_FOLDERS: [&str; 5] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/usr/local/nvidia/toolkit"];
@@ -214,6 +216,9 @@ fn begins_with(file: &File, start: &[u8]) -> bool {
 
 /// Whether the bytes are somewhere in the file, read in pieces: the programs have tens of megabytes.
 fn contains(mut file: File, text: &[u8]) -> std::io::Result<bool> {
+    if file.metadata()?.len() > MAX_PROGRAM {
+        return Err(std::io::Error::other("no program is that large"));
+    }
     let mut piece = vec![0; 1 << 16];
     let mut kept = 0;
     loop {
