@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -67,13 +67,30 @@ impl HostRoot {
         names
     }
 
-    /// The files that a path with `*` in its last part means, in order; a path without one means itself.
-    pub fn expand(&self, pattern: &str) -> Vec<String> {
-        let Some((folder, last)) = pattern.rsplit_once('/').filter(|(_, last)| last.contains('*')) else {
-            return vec![pattern.to_owned()];
-        };
-        let fits = |name: &String| !name.starts_with('.') && matches_stars(last, name);
-        self.names(folder).into_iter().filter(fits).map(|name| format!("{folder}/{name}")).collect()
+    /// The files that a path with `*` in its last part means, in order; a path without one means itself. As for Go's
+    /// `filepath.Glob`, by which containerd reads, a name may begin with a dot.
+    ///
+    /// # Errors
+    /// The path is a pattern of another form.
+    pub fn expand(&self, pattern: &str) -> io::Result<Vec<String>> {
+        if !pattern.contains('*') {
+            return Ok(vec![pattern.to_owned()]);
+        }
+        match pattern.rsplit_once('/') {
+            Some((folder, last)) if !folder.contains('*') && !pattern.contains(['?', '[', '\\']) => {
+                let names = self.names(folder).into_iter().filter(|name| matches_stars(last, name));
+                Ok(names.map(|name| format!("{folder}/{name}")).collect())
+            }
+            _ => Err(io::Error::other("only a * in the last part of a pattern is understood")),
+        }
+    }
+
+    /// Where the links lead that a path of the host is or has on its way; none if it is not there.
+    pub fn target(&self, path: &str) -> Option<String> {
+        let fd = self.open(path, OFlags::PATH).ok()?;
+        let found = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+        let below = found.strip_prefix(self.root.canonicalize().ok()?).ok()?;
+        Some(Path::new("/").join(below).display().to_string())
     }
 
     /// The nearest folder on the way to a path that is there, as this process sees it.
@@ -138,6 +155,20 @@ mod tests {
     }
 
     #[test]
+    fn a_link_has_a_target_on_the_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = HostRoot::new(dir.path());
+        fs::create_dir_all(dir.path().join("usr/bin")).unwrap();
+        fs::write(dir.path().join("usr/bin/program"), "").unwrap();
+        symlink("usr/bin", dir.path().join("bin")).unwrap();
+        symlink("/bin/program", dir.path().join("usr/bin/other")).unwrap();
+        for path in ["/usr/bin/program", "/bin/program", "/bin/other"] {
+            assert_eq!(host.target(path).as_deref(), Some("/usr/bin/program"), "{path}");
+        }
+        assert_eq!(host.target("/bin/none"), None);
+    }
+
+    #[test]
     fn stars_are_expanded_in_order() {
         let dir = tempfile::tempdir().unwrap();
         let host = HostRoot::new(dir.path());
@@ -145,9 +176,12 @@ mod tests {
         for name in ["20-b.toml", "10-a.toml", "x.bak", ".30-c.toml"] {
             fs::write(dir.path().join("c.d").join(name), "").unwrap();
         }
-        assert_eq!(host.expand("/c.d/*.toml"), ["/c.d/10-a.toml", "/c.d/20-b.toml"]);
-        assert_eq!(host.expand("/none/*.toml"), Vec::<String>::new());
-        assert_eq!(host.expand("/none/a.toml"), ["/none/a.toml"]);
+        assert_eq!(host.expand("/c.d/*.toml").unwrap(), ["/c.d/.30-c.toml", "/c.d/10-a.toml", "/c.d/20-b.toml"]);
+        assert_eq!(host.expand("/none/*.toml").unwrap(), Vec::<String>::new());
+        assert_eq!(host.expand("/none/[a].toml").unwrap(), ["/none/[a].toml"]);
+        for pattern in ["/*/a.toml", "/*/*.toml", "/c.d/?0*.toml", "/c.d/[12]*.toml", "/c.d/\\*.toml", "*"] {
+            assert!(host.expand(pattern).is_err(), "{pattern}");
+        }
         assert!(matches_stars("a*b*c", "aXbYc") && !matches_stars("a*b*c", "aXc") && !matches_stars("ab*", "a"));
     }
 

@@ -61,8 +61,12 @@ impl Reader {
             hook_folders.chain(said.iter().flat_map(|said| said.hooks_dirs.clone())).collect();
         let crio = container_runtime.iter().any(|file| file.kind == Kind::CriO);
         let hooks = if crio { self.hooks(&hook_folders, &mut looked) } else { Vec::new() };
-        let named = said.iter().flat_map(|said| &said.programs).map(|(_, program)| program.clone());
-        let mut paths: BTreeSet<String> = named.filter(|program| is_nvidia(program, &self.places.programs)).collect();
+        let named: BTreeSet<_> = said.iter().flat_map(|said| &said.programs).map(|(_, program)| program).collect();
+        let linked = named.iter().filter(|program| self.is_link_to_nvidia(program, &mut looked));
+        let linked = linked.filter_map(|program| program.rsplit('/').next()).map(str::to_owned);
+        let names: Vec<String> = self.places.programs.iter().cloned().chain(linked).collect();
+        let mut paths: BTreeSet<String> =
+            named.into_iter().filter(|program| is_nvidia(program, &names)).cloned().collect();
         paths.extend(hooks.iter().map(|(_, program)| program.clone()));
         let programs: BTreeMap<_, _> =
             paths.into_iter().map(|path| (path.clone(), self.program(&path, &mut looked))).collect();
@@ -83,7 +87,7 @@ impl Reader {
             facts: Facts {
                 container_runtime,
                 looked_for: self.places.container_runtime.iter().map(|(_, path)| path.clone()).collect(),
-                names: self.places.programs.clone(),
+                names,
                 hooks,
                 programs,
                 toolkit_places,
@@ -104,12 +108,26 @@ impl Reader {
                 pending.push(CONTAINERD_DROP_INS.to_owned());
             }
             let mut seen = BTreeSet::new();
-            while !pending.is_empty() && seen.len() < MAX_IMPORTS {
+            while !pending.is_empty() {
                 let pattern = pending.remove(0);
                 looked.insert(pattern.clone());
-                for path in self.host.expand(&pattern) {
+                let paths = match self.host.expand(&pattern) {
+                    Ok(paths) => paths,
+                    // What the runtime reads and nobody here does must not look like nothing.
+                    Err(error) => {
+                        files.push(ConfigFile { kind: *kind, path: pattern, text: Err(error.to_string()) });
+                        continue;
+                    }
+                };
+                for path in paths {
                     if !seen.insert(path.clone()) {
                         continue;
+                    }
+                    if seen.len() > MAX_IMPORTS {
+                        let why = format!("more than {MAX_IMPORTS} files are imported");
+                        files.push(ConfigFile { kind: *kind, path, text: Err(why) });
+                        pending.clear();
+                        break;
                     }
                     looked.insert(path.clone());
                     let Some(text) = self.host.text(&path).transpose() else { continue };
@@ -123,10 +141,19 @@ impl Reader {
         files
     }
 
+    /// Whether a program of another name is NVIDIA's by a link.
+    fn is_link_to_nvidia(&self, program: &str, looked: &mut BTreeSet<String>) -> bool {
+        places(program).into_iter().any(|place| {
+            let target = self.host.target(&place);
+            looked.insert(place);
+            target.is_some_and(|target| is_nvidia(&target, &self.places.programs))
+        })
+    }
+
     /// The hooks that start the toolkit's hook program.
     fn hooks(&self, folders: &BTreeSet<String>, looked: &mut BTreeSet<String>) -> Vec<(String, String)> {
         let mut hooks = Vec::new();
-        for path in folders.iter().flat_map(|folder| self.host.expand(&format!("{folder}/*.json"))) {
+        for path in folders.iter().flat_map(|folder| self.host.expand(&format!("{folder}/*.json")).unwrap_or_default()) {
             let Ok(Some(text)) = self.host.text(&path) else { continue };
             let hook: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
             if let Some(program) = hook["hook"]["path"].as_str().filter(|program| is_hook(program)) {
@@ -138,12 +165,8 @@ impl Reader {
     }
 
     fn program(&mut self, path: &str, looked: &mut BTreeSet<String>) -> Program {
-        let places = match path.contains('/') {
-            true => vec![path.to_owned()],
-            false => PROGRAM_FOLDERS.iter().map(|folder| format!("{folder}/{path}")).collect(),
-        };
         let mut config = None;
-        for place in places {
+        for place in places(path) {
             looked.insert(place.clone());
             let Ok(Some(file)) = self.host.file(&place) else { continue };
             if !begins_with(&file, b"#!") {
@@ -185,12 +208,22 @@ impl Reader {
                     continue;
                 }
                 let path = format!("{folder}/{name}");
-                if self.host.text(&path).ok().flatten().is_some_and(|text| text.contains(names::CHANNEL_DEVICE_DIR)) {
+                let channels = |file| contains(file, names::CHANNEL_DEVICE_DIR.as_bytes()).unwrap_or(false);
+                // With all 2,048 channels, each in several versions, it may be larger than a configuration file.
+                if self.host.file(&path).ok().flatten().is_some_and(channels) {
                     found.push(path);
                 }
             }
         }
         found
+    }
+}
+
+/// Where a program may be that is configured by its path, or by a name alone.
+fn places(program: &str) -> Vec<String> {
+    match program.contains('/') {
+        true => vec![program.to_owned()],
+        false => PROGRAM_FOLDERS.iter().map(|folder| format!("{folder}/{program}")).collect(),
     }
 }
 
@@ -239,7 +272,71 @@ fn contains(mut file: File, text: &[u8]) -> std::io::Result<bool> {
 mod tests {
     use std::io::Write;
 
+    use heddle_core::runtime_guard::judge;
+
     use super::*;
+
+    /// The verdict on a host with these files, links (`->`) among them.
+    fn verdict(files: &[(&str, &str)]) -> &'static str {
+        let host = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = host.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            match text.strip_prefix("->") {
+                Some(target) => std::os::unix::fs::symlink(target, path).unwrap(),
+                None => std::fs::write(path, text).unwrap(),
+            }
+        }
+        judge(&Reader::new(HostRoot::new(host.path()), Places::default()).read().facts).label()
+    }
+
+    fn runs(program: &str) -> String {
+        format!(
+            "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.x.options]\nBinaryName = '{program}'\n"
+        )
+    }
+
+    const CONFIG: &str = "etc/containerd/config.toml";
+    const PROGRAM: (&str, &str) = ("usr/bin/nvidia-container-runtime", "\x7fELF with ignore-imex-channel-requests in it");
+
+    #[test]
+    fn a_link_of_another_name_is_nvidias_runtime_all_the_same() {
+        for (program, link, target) in [
+            ("/usr/bin/accel", "usr/bin/accel", "->nvidia-container-runtime"),
+            ("/opt/accel", "opt/accel", "->/usr/bin/nvidia-container-runtime"),
+            ("accel", "usr/local/bin/accel", "->../../bin/nvidia-container-runtime"),
+        ] {
+            let config = runs(program);
+            assert_eq!(verdict(&[(CONFIG, &config), PROGRAM, (link, target)]), "open", "{program}");
+            let set = "[features]\nignore-imex-channel-requests = true\n";
+            let toolkit = ("etc/nvidia-container-runtime/config.toml", set);
+            assert_eq!(verdict(&[(CONFIG, &config), PROGRAM, (link, target), toolkit]), "closed", "{program}");
+            assert_eq!(verdict(&[(CONFIG, &config), (link, "->/usr/bin/crun")]), "not-nvidia", "{program}");
+        }
+    }
+
+    #[test]
+    fn what_containerd_imports_is_read_or_said_to_be_unread() {
+        let nvidia = runs("/usr/bin/nvidia-container-runtime");
+        let imports = |what: &str| format!("version = 3\nimports = ['{what}']\n");
+        for (import, place, expected) in [
+            ("conf.d/*.toml", "etc/containerd/conf.d/nvidia.toml", "open"),
+            ("conf.d/*.toml", "etc/containerd/conf.d/.nvidia.toml", "open"),
+            ("/etc/*/conf.d/nvidia.toml", "etc/containerd/conf.d/nvidia.toml", "unknown"),
+            ("conf.d/[m-o]*.toml", "etc/containerd/conf.d/nvidia.toml", "unknown"),
+        ] {
+            let config = imports(import);
+            assert_eq!(verdict(&[(CONFIG, &config), (place, &nvidia), PROGRAM]), expected, "{import} {place}");
+        }
+        let chain: Vec<_> = (0..MAX_IMPORTS)
+            .map(|number| (format!("etc/containerd/{number}.toml"), imports(&format!("{}.toml", number + 1))))
+            .collect();
+        let mut files: Vec<_> = chain.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        let (config, last) = (imports("0.toml"), format!("etc/containerd/{MAX_IMPORTS}.toml"));
+        files.extend([(CONFIG, config.as_str()), (last.as_str(), nvidia.as_str()), PROGRAM]);
+        assert_eq!(verdict(&files), "unknown", "more files than are read");
+        assert_eq!(verdict(&[(CONFIG, &imports("config.toml"))]), "not-nvidia", "one that imports itself is one");
+    }
 
     #[test]
     fn a_text_across_two_pieces_is_found() {
