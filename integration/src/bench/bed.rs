@@ -19,7 +19,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use super::claims::Claims;
+use super::claims::{Claims, PodRef};
 use crate::api::ApiServer;
 use crate::demo::cluster::{agent_command, environment, folder, free_network, runner_command, words};
 use crate::demo::process::{Process, Start};
@@ -65,6 +65,7 @@ impl Bed {
         let unique = Uuid::from_u128(fastrand::u128(..)).simple().to_string();
         let (node, namespace) = (format!("heddle-bench-{}", &unique[..8]), format!("heddle-bench-{}", &unique[..8]));
         install(&client, &node, &namespace).await?;
+        let pod = PodRef::create(client.clone(), &namespace).await?;
         let address = Ipv4Addr::new(127, free_network()?, 0, 1);
         let clique = CliqueId { cluster: Uuid::from_u128(fastrand::u128(..)), id: 1 };
         let paths = NodePaths::new(folder.path().join("n"));
@@ -93,7 +94,7 @@ impl Bed {
         }
         command.extend(words(["--metrics-address", &metrics.to_string()]));
         let start = start("agent", command, environment(&node));
-        let claims = Claims { client, namespace, node: node.name.clone() };
+        let claims = Claims { client, namespace, node: node.name.clone(), pod };
         let agent = Some(Process::start(start.clone())?);
         Ok(Self { claims, node, metrics, agent, others, start, state, _folder: folder, _api: api })
     }
@@ -203,7 +204,7 @@ impl Bed {
         let Claims { client, namespace, .. } = self.claims.clone();
         let (delete, all) = (DeleteParams::default(), ListParams::default());
         let domains = Api::<ComputeDomain>::namespaced(client.clone(), &namespace);
-        let _ = self.claims.api().delete_collection(&delete, &all).await;
+        self.claims.remove().await;
         let _ = domains.delete_collection(&delete, &all).await;
         let began = Instant::now();
         while domains.list(&all).await.is_ok_and(|left| !left.items.is_empty()) && began.elapsed() < START {

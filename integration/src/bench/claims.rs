@@ -4,8 +4,9 @@ use anyhow::Context;
 use heddle_core::api::ComputeDomain;
 use heddle_core::names;
 use heddle_proto::dra::v1::Claim;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -19,6 +20,33 @@ pub struct Claims {
     pub namespace: String,
     /// The node whose slots are given.
     pub node: String,
+    /// The pod that claims are reserved for.
+    pub pod: PodRef,
+}
+
+/// A pod that nobody schedules. It has to be there: a claim that is reserved for nothing that exists loses its
+/// allocation to the cluster's claim controller.
+#[derive(Clone)]
+pub struct PodRef {
+    name: String,
+    uid: String,
+}
+
+impl PodRef {
+    /// Makes it in this namespace.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub async fn create(client: Client, namespace: &str) -> anyhow::Result<Self> {
+        let pod = json!({"metadata": {"name": "heddle-bench"}, "spec": {
+            "automountServiceAccountToken": false,
+            "schedulingGates": [{"name": "heddle.dev/bench"}],
+            "containers": [{"name": "none", "image": "registry.k8s.io/pause:3.10"}]}});
+        let api: Api<Pod> = Api::namespaced(client, namespace);
+        let made = api.create(&PostParams::default(), &serde_json::from_value(pod)?).await;
+        let made = made.context("the pod that claims are reserved for was refused")?;
+        Ok(Self { name: made.name_any(), uid: made.uid().unwrap_or_default() })
+    }
 }
 
 impl Claims {
@@ -59,7 +87,7 @@ impl Claims {
                     {"source": "FromClaim", "opaque": {"driver": names::DRIVER, "parameters": parameters}}]},
                 "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node]}]}
             },
-            "reservedFor": [{"resource": "pods", "name": name, "uid": made.uid().unwrap_or_default()}]}});
+            "reservedFor": [{"resource": "pods", "name": self.pod.name, "uid": self.pod.uid}]}});
         let allocated = api.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await;
         allocated.with_context(|| format!("the allocation of ResourceClaim {name} was refused"))?;
         Ok(Claim { namespace: self.namespace.clone(), uid: made.uid().unwrap_or_default(), name: name.into() })
@@ -76,6 +104,13 @@ impl Claims {
             claims.push(self.claim(&format!("{prefix}-{index}"), slot, compute_domain).await?);
         }
         Ok(claims)
+    }
+
+    /// Removes the claims and the pod that they are reserved for. Best effort.
+    pub async fn remove(&self) {
+        let _ = self.api().delete_collection(&DeleteParams::default(), &ListParams::default()).await;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let _ = pods.delete(&self.pod.name, &DeleteParams::default()).await;
     }
 
     /// The claims.
