@@ -52,7 +52,8 @@ impl Fault {
 /// and paragraph separators, and those that turn the direction of writing.
 pub fn plain(text: &str) -> impl Iterator<Item = char> {
     let obeyed = |c: char| {
-        c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
     };
     text.chars().map(move |c| if obeyed(c) { ' ' } else { c })
 }

@@ -153,7 +153,8 @@ impl Reader {
     /// The hooks that start the toolkit's hook program.
     fn hooks(&self, folders: &BTreeSet<String>, looked: &mut BTreeSet<String>) -> Vec<(String, String)> {
         let mut hooks = Vec::new();
-        for path in folders.iter().flat_map(|folder| self.host.expand(&format!("{folder}/*.json")).unwrap_or_default()) {
+        for path in folders.iter().flat_map(|folder| self.host.expand(&format!("{folder}/*.json")).unwrap_or_default())
+        {
             let Ok(Some(text)) = self.host.text(&path) else { continue };
             let hook: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
             if let Some(program) = hook["hook"]["path"].as_str().filter(|program| is_hook(program)) {
@@ -297,7 +298,8 @@ mod tests {
     }
 
     const CONFIG: &str = "etc/containerd/config.toml";
-    const PROGRAM: (&str, &str) = ("usr/bin/nvidia-container-runtime", "\x7fELF with ignore-imex-channel-requests in it");
+    const PROGRAM: (&str, &str) =
+        ("usr/bin/nvidia-container-runtime", "\x7fELF with ignore-imex-channel-requests in it");
 
     #[test]
     fn a_link_of_another_name_is_nvidias_runtime_all_the_same() {
