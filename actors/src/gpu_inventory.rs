@@ -139,11 +139,8 @@ impl GpuInventory {
         }
         if self.recorded != *self.survey.record() {
             self.recorded = self.survey.record().clone();
-            if let Err(error) = record::write(&self.settings.record, &self.recorded) {
-                let path = self.settings.record.display();
-                tracing::warn!(
-                    "the XIDs of unhealthy GPUs will be forgotten at a restart, {path} cannot be written: {error}"
-                );
+            if let Err(fault) = record::write(&self.settings.record, &self.recorded) {
+                tracing::warn!("the XIDs of unhealthy GPUs will be forgotten at a restart: {fault}");
             }
         }
         let Some(inventory) = self.survey.last() else { return };

@@ -1,11 +1,15 @@
 //! The XIDs of unhealthy GPUs on disk: NVML tells of each once, and an agent that starts anew has not heard it.
 
-use std::io::{self, Write as _};
-use std::path::Path;
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
 
+use heddle_core::fault::{Fault, reason};
 use heddle_core::inventory::XidRecord;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::dra::{Durability, Folder, Found};
 
 /// The record with a checksum over it: a flipped digit would be another XID.
 #[derive(Serialize, Deserialize)]
@@ -17,28 +21,35 @@ struct File {
 
 /// What was kept; nothing, if there is no file, or one that is not as it was written. That goes to quarantine.
 pub(super) fn read(path: &Path) -> XidRecord {
-    let found = match std::fs::read(path) {
-        Ok(bytes) => decode(&bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return XidRecord::default(),
-        Err(error) => Err(error),
+    let (folder, name) = place(path);
+    let found = match folder.read(name) {
+        Ok(None) => return XidRecord::default(),
+        Ok(Some(Found::File(bytes))) => decode(&bytes).map_err(|error| error.to_string()),
+        Ok(Some(Found::Other(what))) => Err(what),
+        Err(fault) => Err(fault.message),
     };
-    found.unwrap_or_else(|error| {
-        tracing::warn!("{} cannot be read, GPUs count as healthy until their next XID: {error}", path.display());
-        if let (Some(folder), Some(name)) = (path.parent(), path.file_name()) {
-            // Only for a person to look at.
-            let _ = std::fs::rename(path, folder.join("quarantine").join(name));
-        }
+    found.unwrap_or_else(|why| {
+        tracing::warn!("{} cannot be read, GPUs count as healthy until their next XID: {why}", path.display());
+        // Only for a person to look at.
+        let _ = folder.move_to(name, &in_this_boot(folder.path().join("quarantine")), name);
         XidRecord::default()
     })
 }
 
-/// Puts it in place of the last one.
-pub(super) fn write(path: &Path, record: &XidRecord) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = std::fs::File::create(&temporary)?;
-    file.write_all(&encode(record)?)?;
-    // Of one boot only, so a power cut may take it; a half-written file is read by nobody.
-    std::fs::rename(&temporary, path)
+/// Puts it in place of the last one. Of one boot only, so a power cut may take it.
+pub(super) fn write(path: &Path, record: &XidRecord) -> Result<(), Fault> {
+    let (folder, name) = place(path);
+    let encoded = encode(record).map_err(|error| Fault::retryable(reason::NODE_IO, error))?;
+    folder.write(name, &encoded)
+}
+
+fn place(path: &Path) -> (Folder, &str) {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    (in_this_boot(path.parent().unwrap_or(Path::new("/"))), name)
+}
+
+fn in_this_boot(path: impl Into<PathBuf>) -> Folder {
+    Folder::new(path, Durability::ThisBoot, 0o700)
 }
 
 fn encode(record: &XidRecord) -> io::Result<Vec<u8>> {
