@@ -88,29 +88,18 @@ impl Job {
     async fn try_to_prepare(&self, claim: &mut Option<ResourceClaim>) -> Result<Checkpoint, Fault> {
         self.claim.check()?;
         let on_disk = self.context.remembered(self.driver, &self.claim)?;
-        // The checkpoint may be lost and its CDI file not: a second one beside it would be nobody's.
-        let token = match self.context.cdi.token_of(&self.claim.uid)? {
-            Some(token) if on_disk.is_none() => token,
-            _ => token()?,
+        let kept = match &on_disk {
+            Some(_) => None,
+            // The checkpoint may be lost and its CDI file not: a second one beside it would be nobody's.
+            None => self.context.cdi.token_of(&self.claim.uid)?,
         };
+        let token = kept.map_or_else(token, Ok)?;
         if self.driver == Driver::Gpu && on_disk.is_none() {
             self.progress.reach(Stage::Inventory);
             self.cancel.or(self.context.inventory_known()).await?;
         }
-        let mut known = Known {
-            claim: self.claim.clone(),
-            driver: self.driver.name(),
-            node: self.context.node_facts()?,
-            token,
-            on_disk,
-            entry_verified: false,
-            cdi_intact: false,
-            demand: None,
-            domain: None,
-            accompanied: false,
-            containers_checked: false,
-            grant: None,
-        };
+        let node = self.context.node_facts()?;
+        let mut known = Known::new(self.claim.clone(), self.driver.name(), node, token, on_disk);
         let result = self.run(&mut known, claim).await;
         self.context.granted.borrow_mut().remove(&self.claim.uid);
         if result.is_err() && known.on_disk.as_ref().is_none_or(|c| c.held().is_none()) {

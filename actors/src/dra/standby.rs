@@ -65,18 +65,7 @@ fn standing(context: &Context, driver: Driver, claim: &ClaimKey) -> Option<Vec<P
     claim.check().ok()?;
     let on_disk = context.store(driver).ok()?.peek(&claim.uid)?;
     let file = cdi::file(&on_disk).ok()?;
-    plan::standing(&Known {
-        claim: claim.clone(),
-        driver: driver.name(),
-        node: context.node_facts().ok()?,
-        token: String::new(),
-        cdi_intact: file.is_none_or(|file| context.cdi.intact(&file)),
-        on_disk: Some(on_disk),
-        entry_verified: false,
-        demand: None,
-        domain: None,
-        accompanied: false,
-        containers_checked: false,
-        grant: None,
-    })
+    let node = context.node_facts().ok()?;
+    let known = Known::new(claim.clone(), driver.name(), node, String::new(), Some(on_disk));
+    plan::standing(&Known { cdi_intact: file.is_none_or(|file| context.cdi.intact(&file)), ..known })
 }

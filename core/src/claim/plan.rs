@@ -81,6 +81,32 @@ pub struct Known {
     pub grant: Option<Grant>,
 }
 
+impl Known {
+    /// What is known at first: the claim, the node and its disk, and nothing of the cluster.
+    pub fn new(
+        claim: ClaimKey,
+        driver: &'static str,
+        node: NodeFacts,
+        token: String,
+        on_disk: Option<Checkpoint>,
+    ) -> Self {
+        Self {
+            claim,
+            driver,
+            node,
+            token,
+            on_disk,
+            entry_verified: false,
+            cdi_intact: false,
+            demand: None,
+            domain: None,
+            accompanied: false,
+            containers_checked: false,
+            grant: None,
+        }
+    }
+}
+
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {

@@ -23,20 +23,7 @@ fn node() -> NodeFacts {
 }
 
 fn start(driver: &'static str) -> Known {
-    Known {
-        claim: key(),
-        driver,
-        node: node(),
-        token: TOKEN.into(),
-        on_disk: None,
-        entry_verified: false,
-        cdi_intact: false,
-        demand: None,
-        domain: None,
-        accompanied: false,
-        containers_checked: false,
-        grant: None,
-    }
+    Known::new(key(), driver, node(), TOKEN.into(), None)
 }
 
 /// A disk, an API server and an allocator that do what they are told.
