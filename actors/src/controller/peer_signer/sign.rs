@@ -118,41 +118,19 @@ impl Signing {
         why: &str,
         message: &str,
     ) -> Result<CertificateSigningRequest, Fault> {
-        let mut conditions =
-            json!(csr.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default());
-        let Some(list) = conditions.as_array_mut() else { return Ok(csr.clone()) };
-        if list.iter().any(|known| known["type"] == type_) {
+        let conditions = csr.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let known: Vec<&str> = conditions.map(|condition| condition.type_.as_str()).collect();
+        if known.contains(&type_) {
             return Ok(csr.clone());
         }
-        if type_ == "Denied" && list.iter().any(|known| known["type"] == "Approved") {
-            // Somebody has approved what must not be signed; a request is either.
-            return self.fail(csr, why, message).await;
+        let (api, name, params) = (self.requests(), csr.name_any(), params());
+        // Somebody has approved what must not be signed; a request is either, so the signing fails.
+        if type_ == "Denied" && known.contains(&"Approved") {
+            let failed = Patch::Merge(with_condition(csr, "Failed", why, message));
+            return api.patch_status(&name, &params, &failed).await.map_err(unavailable);
         }
-        list.push(json!({"type": type_, "status": "True", "reason": why, "message": message}));
-        let body = json!({
-            "metadata": {"resourceVersion": csr.resource_version()},
-            "status": {"conditions": conditions},
-        });
-        self.requests().patch_approval(&csr.name_any(), &params(), &Patch::Merge(body)).await.map_err(unavailable)
-    }
-
-    /// Says that an approved request is not signed.
-    async fn fail(
-        &self,
-        csr: &CertificateSigningRequest,
-        why: &str,
-        message: &str,
-    ) -> Result<CertificateSigningRequest, Fault> {
-        let mut conditions =
-            json!(csr.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default());
-        if let Some(list) = conditions.as_array_mut() {
-            list.push(json!({"type": "Failed", "status": "True", "reason": why, "message": message}));
-        }
-        let body = json!({
-            "metadata": {"resourceVersion": csr.resource_version()},
-            "status": {"conditions": conditions},
-        });
-        self.requests().patch_status(&csr.name_any(), &params(), &Patch::Merge(body)).await.map_err(unavailable)
+        let judged = Patch::Merge(with_condition(csr, type_, why, message));
+        api.patch_approval(&name, &params, &judged).await.map_err(unavailable)
     }
 
     async fn get<K>(&self, name: &str) -> Result<Option<K>, Fault>
@@ -168,6 +146,15 @@ impl Signing {
     fn requests(&self) -> Api<CertificateSigningRequest> {
         Api::all(self.client.clone())
     }
+}
+
+/// What gives the request one more condition, if it is as it was read.
+fn with_condition(csr: &CertificateSigningRequest, type_: &str, why: &str, message: &str) -> serde_json::Value {
+    let known = csr.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let mut conditions: Vec<serde_json::Value> =
+        known.into_iter().flatten().map(|condition| json!(condition)).collect();
+    conditions.push(json!({"type": type_, "status": "True", "reason": why, "message": message}));
+    json!({"metadata": {"resourceVersion": csr.resource_version()}, "status": {"conditions": conditions}})
 }
 
 fn gone(domain: &str) -> Fault {
