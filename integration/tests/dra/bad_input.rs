@@ -13,22 +13,13 @@ use prost::Message as _;
 use serde_json::{Value, json};
 
 use crate::bed::{Agent, Bed, NODE, dial, run};
+use crate::files;
 
 const UNKNOWN: &str = "11111111-2222-4333-8444-555555555555";
 
 /// Everything in the directories of state and CDI.
 fn files(bed: &Bed) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![bed.paths.cdi(), bed.paths.state()];
-    while let Some(folder) = folders.pop() {
-        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            match path.is_dir() {
-                true => folders.push(path),
-                false => drop(found.insert(path.clone(), std::fs::read(path).unwrap())),
-            }
-        }
-    }
-    found
+    files::below(vec![bed.paths.cdi(), bed.paths.state()])
 }
 
 /// The claim is refused for good: an Event says why, which only a permanent fault has. Nothing was entered, written or

@@ -5,6 +5,7 @@ mod bed;
 mod claims;
 mod crash;
 mod damage;
+mod files;
 mod gpus;
 mod kubelet;
 mod lifecycle;

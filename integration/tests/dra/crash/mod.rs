@@ -106,17 +106,7 @@ impl Node {
 
     /// Everything in the CDI directory and beside the checkpoints, however it is named.
     fn files(&self) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
-        let mut found = BTreeMap::new();
-        let mut folders = vec![self.bed.paths.cdi(), self.bed.paths.state().join("claims")];
-        while let Some(folder) = folders.pop() {
-            for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-                match path.is_dir() {
-                    true => folders.push(path),
-                    false => drop(found.insert(path.clone(), std::fs::read(path).unwrap())),
-                }
-            }
-        }
-        found
+        crate::files::below(vec![self.bed.paths.cdi(), self.bed.paths.state().join("claims")])
     }
 
     /// The files of the claim, whole or not.
