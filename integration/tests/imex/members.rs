@@ -3,7 +3,7 @@
 use heddle_integration::imex::cuda::Cuda;
 use rustix::process::Signal;
 
-use crate::rack::{Rack, SENTINEL, code, connected_pair};
+use crate::rack::{Rack, SENTINEL, code, connected_pair, imported};
 
 #[tokio::test]
 async fn an_import_needs_the_same_channel() {
@@ -32,10 +32,7 @@ async fn an_import_needs_the_same_channel() {
 async fn the_end_of_a_daemon_ends_what_it_exported() {
     let rack = Rack::new();
     let (zero, one, mut zero_daemon, mut one_daemon) = connected_pair(&rack).await;
-    let mut exporter = zero.process(1);
-    let handle = exporter.export().await.unwrap();
-    let mut importer = one.process(1);
-    importer.import(&handle).await.unwrap();
+    let (mut exporter, handle, mut importer) = imported(&zero, &one).await;
 
     zero_daemon.signal(Signal::TERM);
     assert_eq!(zero_daemon.exit().await, Some(0));
@@ -63,10 +60,7 @@ async fn a_signal_resolves_names_again_and_disturbs_nobody() {
     one_daemon.says("Connected to node 0").await;
     zero_daemon.ready().await;
     one_daemon.ready().await;
-    let mut exporter = zero.process(1);
-    let handle = exporter.export().await.unwrap();
-    let mut importer = one.process(1);
-    importer.import(&handle).await.unwrap();
+    let (_exporter, handle, mut importer) = imported(&zero, &one).await;
     let mut back = one.process(1);
     let back = back.export().await.unwrap();
     assert_eq!(code(zero.process(1).import(&back)).await, 400);

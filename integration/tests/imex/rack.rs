@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use heddle_integration::imex::cuda::{Cuda, CudaError};
+use heddle_integration::imex::cuda::{Cuda, CudaError, Handle};
 use heddle_integration::imex::os::{OS_ENV, Os};
 use heddle_integration::imex::scenario::Scenario;
 use rustix::process::{Pid, Signal, kill_process};
@@ -195,6 +195,14 @@ impl Daemon {
 /// The code of a call that must fail.
 pub async fn code<T: std::fmt::Debug>(call: impl Future<Output = Result<T, CudaError>>) -> u32 {
     call.await.unwrap_err().code
+}
+
+/// A process of each node; what the first one's exports, by its handle, the second one's has imported.
+pub async fn imported(from: &Node, by: &Node) -> (Cuda, Handle, Cuda) {
+    let (mut exporter, mut importer) = (from.process(1), by.process(1));
+    let handle = exporter.export().await.unwrap();
+    importer.import(&handle).await.unwrap();
+    (exporter, handle, importer)
 }
 
 pub async fn connected_pair(rack: &Rack) -> (Node, Node, Daemon, Daemon) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use heddle_integration::imex::scenario::Scenario;
 use rustix::process::Signal;
 
-use crate::rack::{Node, Rack, code, connected_pair, connected_pair_with};
+use crate::rack::{Node, Rack, code, connected_pair, connected_pair_with, imported};
 
 fn persist(node: &Node) -> PathBuf {
     node.os.join("run/nvidia-imex/persist.dat")
@@ -26,10 +26,7 @@ fn cut(node: &Node, from: &[u16]) {
 async fn after_an_unclean_end_a_daemon_waits_for_its_importers() {
     let rack = Rack::new();
     let (zero, one, mut zero_daemon, mut one_daemon) = connected_pair(&rack).await;
-    let mut exporter = zero.process(1);
-    let handle = exporter.export().await.unwrap();
-    let mut importer = one.process(1);
-    importer.import(&handle).await.unwrap();
+    let (_exporter, _handle, _importer) = imported(&zero, &one).await;
 
     zero_daemon.signal(Signal::KILL);
     zero_daemon.exit().await;
@@ -49,10 +46,7 @@ async fn nobody_is_waited_for_after_a_clean_end_another_map_or_without_quorum() 
     let rack = Rack::new();
     let (zero, one, mut zero_daemon, mut one_daemon) = connected_pair(&rack).await;
     assert_eq!(importers(&zero), [""; 0]);
-    let mut exporter = zero.process(1);
-    let handle = exporter.export().await.unwrap();
-    let mut importer = one.process(1);
-    importer.import(&handle).await.unwrap();
+    let (_exporter, _handle, _importer) = imported(&zero, &one).await;
     assert_eq!(importers(&zero), [format!("1: {}", one.address)]);
     one_daemon.signal(Signal::KILL);
     one_daemon.exit().await;
@@ -109,10 +103,7 @@ async fn who_was_waited_for_is_not_waited_for_again() {
 async fn inside_the_grace_time_nothing_is_lost() {
     let rack = Rack::new();
     let (zero, one, mut zero_daemon, _one_daemon) = connected_pair(&rack).await;
-    let mut exporter = zero.process(1);
-    let handle = exporter.export().await.unwrap();
-    let mut importer = one.process(1);
-    importer.import(&handle).await.unwrap();
+    let (_exporter, handle, mut importer) = imported(&zero, &one).await;
 
     cut(&zero, &[1]);
     zero_daemon.says("Lost the connection to node 1").await;
@@ -133,10 +124,7 @@ async fn without_grace_time_a_lost_connection_ends_imports_at_once() {
     let rack = Rack::new();
     let settings = [("IMEX_NODE_DISCONNECTED_GRACE_TIME", "0")];
     let (zero, one, _zero_daemon, mut one_daemon) = connected_pair_with(&rack, &settings).await;
-    let mut exporter = zero.process(1);
-    let handle = exporter.export().await.unwrap();
-    let mut importer = one.process(1);
-    importer.import(&handle).await.unwrap();
+    let (_exporter, handle, mut importer) = imported(&zero, &one).await;
     cut(&zero, &[1]);
     one_daemon.says("it has been away for longer than the grace time").await;
     assert_eq!(code(importer.holds(&handle)).await, 400);
@@ -152,10 +140,7 @@ async fn after_a_finite_grace_time_imports_end() {
     let rack = Rack::new();
     let settings = [("IMEX_NODE_DISCONNECTED_GRACE_TIME", "1")];
     let (zero, one, _zero_daemon, mut one_daemon) = connected_pair_with(&rack, &settings).await;
-    let mut exporter = zero.process(1);
-    let handle = exporter.export().await.unwrap();
-    let mut importer = one.process(1);
-    importer.import(&handle).await.unwrap();
+    let (_exporter, handle, mut importer) = imported(&zero, &one).await;
     cut(&zero, &[1]);
     one_daemon.says("Lost the connection to node 0").await;
     one_daemon.says("it has been away for longer than the grace time").await;
@@ -171,10 +156,7 @@ async fn an_endless_grace_time_ends_with_a_new_instance() {
     let rack = Rack::new();
     let settings = [("IMEX_NODE_DISCONNECTED_GRACE_TIME", "-1")];
     let (zero, one, mut zero_daemon, mut one_daemon) = connected_pair_with(&rack, &settings).await;
-    let mut exporter = zero.process(1);
-    let handle = exporter.export().await.unwrap();
-    let mut importer = one.process(1);
-    importer.import(&handle).await.unwrap();
+    let (_exporter, handle, mut importer) = imported(&zero, &one).await;
     zero_daemon.signal(Signal::KILL);
     zero_daemon.exit().await;
     one.sees(1, 0, "RECOVERING").await;

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::rack::{Node, PATIENCE, PROGRAM, Rack};
+use crate::rack::{Node, PATIENCE, PROGRAM, Rack, imported};
 
 fn now() -> i64 {
     jiff::Timestamp::now().as_second()
@@ -158,10 +158,7 @@ async fn a_clique_comes_up_authenticated_and_renews_under_running_jobs() {
     zero.serve(&identity(&authority, "d", now())).await;
     one.serve(&identity(&authority, "d", now())).await;
     let (before, _) = (zero.connected().await, one.connected().await);
-    let mut exporter = zero.node.process(1);
-    let handle = exporter.export().await.unwrap();
-    let mut importer = one.node.process(1);
-    importer.import(&handle).await.unwrap();
+    let (_exporter, handle, mut importer) = imported(&zero.node, &one.node).await;
 
     for member in [&mut zero, &mut one] {
         let state = member.renew(&identity(&authority, "d", now() + 1)).await;

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::rack::{Daemon, Node, PATIENCE, Rack, code};
+use crate::rack::{Daemon, Node, PATIENCE, Rack, code, imported};
 
 /// The name that all certificates of the domain bear.
 const DOMAIN: &str = "green.peer.imex.heddle.dev";
@@ -360,10 +360,7 @@ async fn a_renewal_with_a_broken_file_changes_nothing() {
     let (zero, one) = pair(&rack, &authority, (&authority, &first));
     let (mut zero_daemon, mut one_daemon) = (start(&zero, &[]), start(&one, &[]));
     both_connect(&mut zero_daemon, &mut one_daemon).await;
-    let mut exporter = zero.process(1);
-    let handle = exporter.export().await.unwrap();
-    let mut importer = one.process(1);
-    importer.import(&handle).await.unwrap();
+    let (_exporter, handle, mut importer) = imported(&zero, &one).await;
 
     // Of two files only one is written: the certificate is not the key's.
     std::fs::write(Files::of(&one, "server").path("tls.crt"), authority.identity(DOMAIN).certificate).unwrap();
