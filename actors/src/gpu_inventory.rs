@@ -244,7 +244,8 @@ impl Actor for GpuInventory {
                 false,
             ),
             Message::Happened(event) => {
-                tracing::info!(gpu = event.uuid, happening = ?event.happening, "NVML tells of an event");
+                // What people should know of it is a notice, and not said as often.
+                tracing::debug!(gpu = event.uuid, happening = ?event.happening, "NVML tells of an event");
                 let (notices, look) = self.survey.hear(&event);
                 self.tell(notices);
                 if look {

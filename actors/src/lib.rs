@@ -18,5 +18,6 @@ pub mod preflight;
 pub mod runner;
 pub mod runtime;
 pub mod runtime_guard;
+mod said;
 pub mod slice_publisher;
 mod small_file;

@@ -1,6 +1,6 @@
 //! Kubernetes Events on the Node. Best effort, each once in a while, and never many.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use heddle_core::fault::Fault;
@@ -13,11 +13,8 @@ use tokio::time::Instant;
 
 use crate::dra::cut;
 use crate::runtime::{self, Actor, Cx, Overflow};
+use crate::said::Said;
 
-/// The same words are said again after this long at the earliest.
-const REPEAT: Duration = Duration::from_secs(300);
-/// Words that are remembered for it.
-const REMEMBERED: usize = 256;
 /// Events that wait while one is being written; what is too much is in the log.
 const WAITING: usize = 32;
 /// An Event that takes longer is given up.
@@ -53,7 +50,7 @@ pub struct NodeEvents {
     client: Client,
     recorder: Recorder,
     node: String,
-    said: BTreeMap<Notice, Instant>,
+    said: Said<Notice>,
     waiting: VecDeque<Notice>,
     writing: bool,
 }
@@ -66,22 +63,22 @@ impl NodeEvents {
             recorder: Recorder::new(client.clone(), reporter),
             client,
             node: node.to_owned(),
-            said: BTreeMap::new(),
+            said: Said::default(),
             waiting: VecDeque::new(),
             writing: false,
         }
     }
 
     fn notice(&mut self, notice: Notice, now: Instant) {
+        if self.said.lately(&notice, now) {
+            return;
+        }
         if notice.warning {
             tracing::warn!(reason = notice.reason, "{}", notice.note);
         } else {
             tracing::info!(reason = notice.reason, "{}", notice.note);
         }
-        self.said.retain(|_, said| now.duration_since(*said) < REPEAT);
-        let news = !self.said.contains_key(&notice) && self.said.len() < REMEMBERED && self.waiting.len() < WAITING;
-        if news {
-            self.said.insert(notice.clone(), now);
+        if self.waiting.len() < WAITING && self.said.is_news(notice.clone(), now) {
             self.waiting.push_back(notice);
         }
     }
@@ -141,6 +138,7 @@ async fn publish(client: Client, recorder: Recorder, node: String, notice: Notic
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::said::REPEAT;
 
     #[tokio::test(start_paused = true)]
     async fn the_same_words_are_said_once_in_a_while() {

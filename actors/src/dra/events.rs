@@ -1,6 +1,5 @@
 //! Kubernetes Events on claims that cannot be prepared, and on their pods. Best effort, and never many.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use heddle_core::claim::ClaimKey;
@@ -12,11 +11,8 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::time::Instant;
 
 use crate::runtime::{self, Actor, Cx, Overflow};
+use crate::said::Said;
 
-/// The kubelet retries every ten to fifteen seconds; nobody needs to read the same sentence that often.
-const REPEAT: Duration = Duration::from_secs(300);
-/// Claims that are remembered for it.
-const REMEMBERED: usize = 256;
 /// Longest note that the API server takes, in bytes.
 const NOTE: usize = 1024;
 /// Pods that are told of one claim. A claim has one, or a few that share it; 256 are possible.
@@ -61,7 +57,8 @@ impl runtime::Message for Message {
 pub struct ClaimEvents {
     node: String,
     recorder: Recorder,
-    said: BTreeMap<(String, &'static str), Instant>,
+    /// UIDs of claims, and reasons.
+    said: Said<(String, &'static str)>,
     in_flight: Option<runtime::Task>,
 }
 
@@ -70,18 +67,7 @@ impl ClaimEvents {
     pub fn new(client: Client, node: &str) -> Self {
         let reporter = Reporter { controller: names::AGENT.into(), instance: Some(node.to_owned()) };
         let recorder = Recorder::new(client, reporter);
-        Self { node: node.to_owned(), recorder, said: BTreeMap::new(), in_flight: None }
-    }
-
-    /// Whether it is time to say this, of this claim.
-    fn is_news(&mut self, claim: &ClaimKey, fault: &Fault, now: Instant) -> bool {
-        self.said.retain(|_, said| now.duration_since(*said) < REPEAT);
-        let key = (claim.uid.clone(), fault.reason);
-        if self.said.contains_key(&key) || self.said.len() >= REMEMBERED {
-            return false;
-        }
-        self.said.insert(key, now);
-        true
+        Self { node: node.to_owned(), recorder, said: Said::default(), in_flight: None }
     }
 }
 
@@ -101,7 +87,7 @@ impl Actor for ClaimEvents {
         };
         // One at a time: when the API server is slow, the newest attempts are worth no more than this one.
         let busy = self.in_flight.as_ref().is_some_and(|task| !task.is_finished());
-        if busy || !self.is_news(&claim, &fault, Instant::now()) {
+        if busy || !self.said.is_news((claim.uid.clone(), fault.reason), Instant::now()) {
             return Ok(());
         }
         let about = std::iter::once(reference(claim)).chain(pods.into_iter().take(PODS)).collect();
