@@ -7,10 +7,10 @@ use crate::api::IMEXDomain;
 /// Address of the names that no daemon stands behind: unused lines of the node map and members that are away.
 ///
 /// A name without an address would be asked of DNS for ever (upstream 1465), an address outside the node would send a
-/// connection attempt into the network every few seconds, and `0.0.0.0` means the daemon itself. This one is refused
-/// by the node's own kernel at once: the daemon listens on its member address only, and as no interface carries it
-/// (the loopback interface has 127.0.0.1), a daemon never takes an unused line for its own.
-pub const SENTINEL: &str = "127.255.255.254";
+/// connection attempt into the network every few seconds, and one of the node may be the daemon itself. To this one the
+/// kernel refuses a TCP connection at once and sends nothing; and as no interface carries it, a daemon never takes an unused
+/// line for its own.
+pub const SENTINEL: &str = "255.255.255.255";
 
 /// Address and name of every line of the domain's node map, in its order.
 pub fn hosts(domain: &IMEXDomain) -> Vec<(String, String)> {
@@ -51,6 +51,12 @@ mod tests {
         assert_eq!(addresses, ["127.10.0.1", SENTINEL, SENTINEL, SENTINEL]);
         let names: Vec<_> = hosts.iter().map(|(_, name)| name.clone()).collect();
         assert_eq!(super::super::node_map("d", 4).lines().collect::<Vec<_>>(), names);
+    }
+
+    #[test]
+    fn issue_1465_nobody_is_at_the_sentinel_and_nothing_is_sent_to_it() {
+        let refused = std::net::TcpStream::connect((SENTINEL, 50000)).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::NetworkUnreachable, "{refused}");
     }
 
     #[test]
