@@ -427,15 +427,23 @@ fn a_daemon_waits_for_its_identity_and_is_told_of_another_without_a_restart() {
 }
 
 #[test]
-fn a_certificate_that_has_expired_is_said() {
+fn a_certificate_that_has_expired_is_said_and_a_clock_that_jumps_stops_no_daemon() {
     run(async {
         let mut rig = Rig::with(Authentication::DomainCa);
         let runner = rig.start_runner();
         rig.see(view("d", 1, 0));
+        // As after a jump of the clock beyond its end.
         rig.supervisor.tell(Message::Identities(identity("d", 1, 1_000_000_000)));
         rig.until_ready_in("d").await;
+        let before = rig.runner_state().await;
+        rig.may_switch(Err("1 claims are prepared on this node"));
         rig.supervisor.tell(Message::Identities(missing("d", "the signer is away")));
         rig.until_not_ready("has expired: the signer is away").await;
+        // And back, or with a certificate that is valid after it.
+        rig.supervisor.tell(Message::Identities(identity("d", 2, FUTURE)));
+        rig.until_ready_in("d").await;
+        let after = rig.runner_state().await;
+        assert_eq!((after.daemon_pid, after.starts), (before.daemon_pid, 1));
         runner.stop().await;
     });
 }

@@ -137,7 +137,7 @@ impl Rig {
 async fn a_domain_is_served_and_the_same_again_changes_nothing() {
     let mut rig = Rig::start(root()).await;
     let idle = rig.client.get(GetRequest {}).await.unwrap().into_inner();
-    assert_eq!((idle.daemon_state.as_str(), idle.domain.as_str(), idle.contract), ("DOWN", "", 2));
+    assert_eq!((idle.daemon_state.as_str(), idle.domain.as_str(), idle.contract), ("DOWN", "", 3));
     let first = rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap().into_inner();
     assert_eq!((first.domain.as_str(), first.daemon_state.as_str(), first.starts), ("d", "INITIALIZING", 1));
     let ready = rig.until_ready().await;

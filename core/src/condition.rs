@@ -23,13 +23,17 @@ pub struct Draft {
 
 /// A draft whose message is cut to what an Event takes.
 pub fn draft(type_: &'static str, status: &'static str, reason: &str, message: impl Into<String>) -> Draft {
-    let mut message = message.into();
+    Draft { type_, status, reason: reason.into(), message: cut(message.into()) }
+}
+
+/// A message, cut to what an Event takes. Words of others may be in it.
+pub fn cut(mut message: String) -> String {
     if message.len() > LONGEST {
         let cut = (0..LONGEST).rev().find(|at| message.is_char_boundary(*at)).unwrap_or_default();
         message.truncate(cut);
         message.push('…');
     }
-    Draft { type_, status, reason: reason.into(), message }
+    message
 }
 
 /// The first few things, and how many more there are.

@@ -134,6 +134,12 @@ pub mod reason {
         DOMAIN_FULL = "DomainFull";
         /// The domain's members differ in something that must be equal.
         MEMBER_MISMATCH = "MemberMismatch";
+        /// The node has no address of the family in which the domain's members meet.
+        NO_COMMON_FAMILY = "NoCommonAddressFamily";
+        /// Nodes of an IMEX domain say that they are not connected with each other.
+        PEERS_DISCONNECTED = "PeersDisconnected";
+        /// The driver says that the node's part in its IMEX domain must be recovered.
+        RECOVERY_NEEDED = "RecoveryNeeded";
         /// The NVIDIA Container Toolkit has not described the GPU, so no container can be given it.
         NO_TOOLKIT_ENTRY = "GpuNotInToolkit";
         /// NVML could not be used.
@@ -156,5 +162,10 @@ pub mod reason {
         ACTOR_FAILED = "ActorFailed";
         /// A setting cannot be used.
         SETTINGS = "InvalidSettings";
+    }
+
+    /// The reason of this text, if it is one.
+    pub fn named(text: &str) -> Option<&'static str> {
+        ALL.iter().copied().find(|reason| *reason == text)
     }
 }

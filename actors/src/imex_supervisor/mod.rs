@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_core::api::DaemonStatus;
+use heddle_core::api::{DaemonStatus, LinksState, MissingPeer, PeerLinks};
 use heddle_core::fault::Fault;
 use heddle_core::identity::Authentication;
 use heddle_core::imex::{
     Daemon, DaemonState, DomainConfig, IDENTITY_CONTRACT, Identity, Sent, Shown, Step, desired, gss_settings, next,
-    readiness,
+    readiness, refusal,
 };
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_core::runtime_guard::Guard;
@@ -286,6 +286,7 @@ impl ImexSupervisor {
             ..daemon_status(state)
         };
         if self.runner.is_none() {
+            self.unhear_links(&mut status);
             status.state = DaemonState::Unavailable.to_string();
             status.since = self
                 .said_status
@@ -299,20 +300,32 @@ impl ImexSupervisor {
         }
     }
 
+    /// Nobody can be asked for the connections while the runner is away; what it said last stays.
+    fn unhear_links(&self, status: &mut DaemonStatus) {
+        let Some(links) = &mut status.links else { return };
+        let said = self.said_status.as_ref().and_then(|said| said.links.as_ref());
+        let said = said.filter(|said| said.state == LinksState::Unknown).map(|said| said.since.clone());
+        links.since = said.unwrap_or_else(|| jiff::Timestamp::now().to_string());
+        links.state = LinksState::Unknown;
+        links.message = Some(self.lost.clone());
+    }
+
     /// A slot can be used where the fabric and the daemon can and the second door is closed, and where there is no
     /// fabric: it then gives no channel.
     fn report_usable(&mut self, ready: Ready) {
         let Some(inventory) = &self.inventory else { return };
         // What another agent has published stays until it is known whether it may.
         let Some(guard) = self.guard.as_ref().filter(|guard| !guard.awaits_look()) else { return };
-        let withheld = guard.withholds().filter(|_| inventory.fabric != Fabric::None);
+        let view = self.view.as_ref();
+        let refused =
+            || view.and_then(|view| refusal(&view.node)).filter(|_| matches!(inventory.fabric, Fabric::Ready(_)));
+        let withheld = guard.withholds().filter(|_| inventory.fabric != Fabric::None).or_else(refused);
         let reason = match (&inventory.fabric, ready) {
             (Fabric::None, _) | (Fabric::Ready(_), Ok(_)) => None,
             (Fabric::Ready(_), Err(why)) => Some(why),
             (Fabric::Pending(what), _) => Some(format!("the NVLink fabric is coming up: {what}")),
             (Fabric::Unhealthy(why), _) => Some(format!("the NVLink fabric is not healthy: {why}")),
         };
-        let view = self.view.as_ref();
         let withheld_for = withheld.as_ref().map(|fault| fault.reason);
         let reason = withheld.map(|fault| fault.message).or(reason);
         let usable = Usable {
@@ -336,6 +349,7 @@ fn daemon(state: &State) -> Daemon {
         index: state.daemon_index,
         node_map_hash: state.node_map_sha256.clone(),
         message: state.message.clone(),
+        listens_at: state.listens_at.parse().ok(),
     }
 }
 
@@ -344,14 +358,39 @@ fn daemon_status(state: &State) -> DaemonStatus {
         state: state.daemon_state.clone(),
         domain: Some(state.domain.clone()).filter(|domain| !domain.is_empty()),
         index: state.daemon_index,
-        since: jiff::Timestamp::from_millisecond(state.since_unix_ms).map(|at| at.to_string()).unwrap_or_default(),
+        since: time(state.since_unix_ms),
         version: state.daemon_version.clone(),
         peers_connected: state.peers_connected,
+        links: peer_links(state),
         certificate_not_after: Some(state.identity_not_after_unix)
             .filter(|until| *until > 0)
             .and_then(|until| jiff::Timestamp::from_second(until).ok().map(|until| until.to_string())),
         ..DaemonStatus::default()
     }
+}
+
+/// None before the daemon was asked, and from a runner that cannot tell.
+fn peer_links(state: &State) -> Option<PeerLinks> {
+    if state.links_since_unix_ms == 0 {
+        return None;
+    }
+    let missing = state.missing.iter().map(|(index, word)| MissingPeer { index: *index, state: word.clone() });
+    let mut missing: Vec<_> = missing.collect();
+    missing.sort();
+    let mut connected = state.connected.clone();
+    connected.sort_unstable();
+    let unknown = Some(state.links_unknown.clone()).filter(|why| !why.is_empty());
+    Some(PeerLinks {
+        state: if unknown.is_some() { LinksState::Unknown } else { LinksState::Known },
+        since: time(state.links_since_unix_ms),
+        message: unknown,
+        connected,
+        missing,
+    })
+}
+
+fn time(unix_ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(unix_ms).map(|at| at.to_string()).unwrap_or_default()
 }
 
 impl Actor for ImexSupervisor {

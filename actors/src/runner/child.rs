@@ -26,6 +26,9 @@ pub(super) struct Clues {
     pub(super) session_in_use: bool,
     /// Its last complaint.
     pub(super) complaint: Option<String>,
+    /// Lines so far that may tell of a connection that was made or lost. Their words are not documented: all count but
+    /// those of attempts, of which a member that is away makes one every few seconds.
+    pub(super) events: u64,
 }
 
 /// What is kept of a running daemon, for the case that its runner is killed and it is not.
@@ -165,6 +168,7 @@ async fn forward(stream: impl AsyncRead + Unpin, told: watch::Sender<Clues>) {
         let complains = log(text);
         told.send_modify(|clues| {
             clues.index = own_index(text).or(clues.index);
+            clues.events += u64::from(!text.contains("Attempting connection"));
             clues.session_in_use |= text.contains("NV_ERR_IN_USE");
             if complains {
                 clues.complaint = Some(without_prefix(text).chars().take(256).collect());
@@ -203,13 +207,15 @@ mod tests {
     #[tokio::test]
     async fn a_log_tells_index_session_and_complaint() {
         let log: &[u8] =
-            b"IMEX Log initializing\n[Nov 30 2026 02:29:32] [INFO] [tid 42] Identified this node as ID 3\n\
+            b"IMEX Log initializing\n[Nov 30 2026 02:29:31] [INFO] [tid 42] Attempting connection for target node 1\n\
+            [Nov 30 2026 02:29:32] [INFO] [tid 42] Identified this node as ID 3\n\
             [Nov 30 2026 02:29:32] [ERROR] [tid 42] Failed to allocate Imex session: NV_ERR_IN_USE\n\xff\xfe broken\n";
         let (told, clues) = watch::channel(Clues::default());
         forward(log, told).await;
         let clues = clues.borrow().clone();
         assert_eq!(clues.index, Some(3));
         assert!(clues.session_in_use);
+        assert_eq!(clues.events, 4);
         assert_eq!(clues.complaint.as_deref(), Some("Failed to allocate Imex session: NV_ERR_IN_USE"));
     }
 }

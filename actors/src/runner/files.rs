@@ -83,7 +83,8 @@ impl Files {
             command_socket: self.settings.command_socket.display().to_string(),
             peer_port: self.settings.peer_port,
         };
-        daemon_settings(&files, &self.settings.settings, &config.settings).map(|settings| daemon_config(&settings))
+        let operator = &self.settings.settings;
+        daemon_settings(&files, operator, &config.settings_beside(operator)).map(|settings| daemon_config(&settings))
     }
 
     /// Writes all that a daemon reads at its start.

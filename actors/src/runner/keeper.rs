@@ -3,7 +3,7 @@ use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, SystemTime};
 
 use heddle_core::fault::Fault;
-use heddle_core::imex::{DaemonState, DomainConfig, IDENTITY_CONTRACT, Identity, OwnRow, Verdict, shown_name, verdict};
+use heddle_core::imex::{DaemonState, DomainConfig, Identity, LINKS_CONTRACT, OwnRow, Verdict, shown_name, verdict};
 use heddle_proto::runner::State;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -12,12 +12,13 @@ use tonic::Status;
 use super::child::{Daemon, Record, start_time};
 use super::ctl::Ctl;
 use super::files::Files;
+use super::peers::{self, Peers};
 use super::service::{Order, Wish};
 use super::signal::Signal;
 use super::{Settings, Timing};
 
 /// Revision of the contract that this runner speaks.
-const CONTRACT: u32 = IDENTITY_CONTRACT;
+const CONTRACT: u32 = LINKS_CONTRACT;
 
 /// Owns the daemon: starts it, restarts it, asks it how it is, ends it.
 pub(super) struct Keeper {
@@ -30,9 +31,11 @@ pub(super) struct Keeper {
     /// Failed starts and early ends in a row.
     failures: u32,
     start_at: Option<Instant>,
-    /// When to ask for the state and for the peers; none while a question is under way.
+    /// When to ask for the state; none while a question is under way.
     ask_at: Option<Instant>,
-    peers_at: Option<Instant>,
+    peers: Peers,
+    /// The one address at which the daemon listens.
+    listens_at: Option<IpAddr>,
     answers: mpsc::Sender<(u32, Answer)>,
     heard: mpsc::Receiver<(u32, Answer)>,
 }
@@ -68,7 +71,8 @@ impl Keeper {
             state: watch::Sender::new(state),
             failures: 0,
             ask_at: None,
-            peers_at: None,
+            peers: Peers::new(),
+            listens_at: None,
             answers,
             heard,
         }
@@ -111,7 +115,7 @@ impl Keeper {
 
     /// When something is to be done by itself.
     fn wake(&self) -> Option<Instant> {
-        [self.start_at, self.signal_at(), self.ask_at, self.peers_at].into_iter().flatten().min()
+        [self.start_at, self.signal_at(), self.ask_at, self.peers.due()].into_iter().flatten().min()
     }
 
     /// A daemon that has just begun has not set up its handlers: SIGUSR1 would end it. Once it has said anything about
@@ -134,13 +138,13 @@ impl Keeper {
             tracing::info!("hosts or certificates have changed: SIGUSR1 to nvidia-imex");
             daemon.signal();
             self.signal.sent(now);
+            self.peers.disturb(now, &self.settings.timing);
         }
         if is_due(self.ask_at) {
             self.ask_at = None;
             self.ask();
         }
-        if is_due(self.peers_at) {
-            self.peers_at = None;
+        if is_due(self.peers.due()) {
             self.ask_about_peers();
         }
     }
@@ -162,7 +166,7 @@ impl Keeper {
                     "serving on with an earlier runner's nvidia-imex"
                 );
                 self.start_at = None;
-                self.started(daemon, &config);
+                self.started(daemon, &config, &record.config);
                 self.read_clues();
                 // Its runner may have been killed between two steps.
                 if let Err(fault) = self.files.write_hosts(&config) {
@@ -200,18 +204,23 @@ impl Keeper {
         match started {
             Ok(daemon) => {
                 tracing::info!(domain = config.domain, pid = daemon.pid, "nvidia-imex is started");
-                self.started(daemon, &config);
+                self.started(daemon, &config, &config);
                 self.record();
             }
             Err(why) => self.down(why),
         }
     }
 
-    fn started(&mut self, daemon: Daemon, config: &DomainConfig) {
+    /// A daemon runs that serves `config`, and was started with `with`.
+    fn started(&mut self, daemon: Daemon, config: &DomainConfig, with: &DomainConfig) {
         self.signal.started();
         self.ask_at = Some(Instant::now());
-        self.peers_at = None;
+        self.peers = Peers::new();
+        self.listens_at = with.listens_at(&self.settings.settings);
+        let listens_at = self.listens_at.map(|at| at.to_string()).unwrap_or_default();
         self.publish(|state| {
+            peers::forget(state);
+            state.listens_at = listens_at;
             state.starts += 1;
             state.daemon_pid = daemon.pid;
             state.domain.clone_from(&config.domain);
@@ -229,7 +238,8 @@ impl Keeper {
         if let Some(what) = super::absent(&self.files.daemon(), &self.settings.driver_root) {
             return Some(what);
         }
-        let ip: IpAddr = config.settings.get("BIND_INTERFACE_IP")?.parse().ok()?;
+        let operator = self.settings.settings.get("BIND_INTERFACE_IP").and_then(|ip| ip.parse().ok());
+        let ip = operator.or_else(|| config.listens_at(&self.settings.settings))?;
         let port = self.settings.peer_port;
         match TcpListener::bind((ip, port)) {
             Ok(_) => None,
@@ -252,14 +262,14 @@ impl Keeper {
         let domain = self.config.as_ref().map(|config| config.domain.clone()).unwrap_or_default();
         let hash = self.config.as_ref().map(DomainConfig::node_map_hash).unwrap_or_default();
         self.start_at = Some(Instant::now() + pause);
-        (self.ask_at, self.peers_at) = (None, None);
+        (self.ask_at, self.peers) = (None, Peers::new());
         self.publish(|state| {
             state.domain = domain;
             state.node_map_sha256 = hash;
             state.daemon_state = DaemonState::Down.to_string();
             state.daemon_pid = 0;
             state.daemon_index = None;
-            state.peers_connected = 0;
+            peers::forget(state);
             state.message = why;
         });
         self.publish_identity();
@@ -304,7 +314,8 @@ impl Keeper {
             None => given,
         };
         self.files.daemon_settings(&given).map_err(|fault| Status::invalid_argument(fault.message))?;
-        match verdict(self.config.as_ref(), &given, no_claims_prepared) {
+        let listens_at = self.daemon.as_ref().and(self.listens_at);
+        match verdict(self.config.as_ref(), &given, listens_at, no_claims_prepared) {
             Verdict::Nothing => self.show(identity.as_ref()).map_err(internal)?,
             Verdict::Refuse(why) => return Err(Status::failed_precondition(why)),
             Verdict::Hosts => {
@@ -385,7 +396,7 @@ impl Keeper {
     }
 
     async fn end_daemon(&mut self) {
-        (self.ask_at, self.peers_at) = (None, None);
+        (self.ask_at, self.peers) = (None, Peers::new());
         let Some(daemon) = self.daemon.take() else { return };
         tracing::info!(pid = daemon.pid, "ending nvidia-imex");
         self.publish(|state| {
@@ -397,7 +408,7 @@ impl Keeper {
             state.daemon_state = DaemonState::Down.to_string();
             state.daemon_pid = 0;
             state.daemon_index = None;
-            state.peers_connected = 0;
+            peers::forget(state);
         });
     }
 
@@ -418,11 +429,11 @@ impl Keeper {
     }
 
     fn ask_about_peers(&mut self) {
-        let index = self.daemon.as_ref().and_then(|daemon| daemon.clues.borrow().index);
-        if let Some(index) = index {
-            let (ctl, answers, start) = (self.ctl(), self.answers.clone(), self.starts());
-            tokio::spawn(async move { answers.send((start, Answer::Row(ctl.own_row(index).await))).await });
-        }
+        let clues = self.daemon.as_ref().map(|daemon| daemon.clues.borrow().clone()).unwrap_or_default();
+        let Some(index) = clues.index else { return self.peers.postpone(Instant::now(), &self.settings.timing) };
+        self.peers.ask(Instant::now(), clues.events);
+        let (ctl, answers, start) = (self.ctl(), self.answers.clone(), self.starts());
+        tokio::spawn(async move { answers.send((start, Answer::Row(ctl.own_row(index).await))).await });
     }
 
     fn hear(&mut self, start: u32, answer: Answer) {
@@ -436,21 +447,18 @@ impl Keeper {
                 self.hear_state(answer);
                 let ready = self.is_ready();
                 self.ask_at = Some(now + self.pause(ready));
-                if ready && self.peers_at.is_none() {
-                    self.peers_at = Some(now);
+                if ready {
+                    self.peers.ready(now);
                 }
             }
             Answer::Row(row) => {
-                match row {
-                    Ok(Some(row)) => self.publish(|state| {
-                        state.peers_connected = row.peers_connected;
-                        state.daemon_version = row.version;
-                    }),
-                    // What was known last stays: the matrix is no condition of anything.
-                    Ok(None) => {}
-                    Err(why) => tracing::debug!("the daemon's peers are not known: {why}"),
-                }
-                self.peers_at = Some(now + self.timing().poll_peers);
+                let Some(config) = self.config.clone() else { return };
+                let (timing, before) = (&self.settings.timing, self.state.borrow().clone());
+                let mut pause = timing.poll_peers;
+                self.publish(|state| pause = self.peers.show(state, row, &config, timing, unix_ms()));
+                let news = *self.state.borrow() != before;
+                let events = self.daemon.as_ref().map_or(0, |daemon| daemon.clues.borrow().events);
+                self.peers.answered(now, pause, news, events, &self.settings.timing);
             }
         }
     }
@@ -494,7 +502,11 @@ impl Keeper {
     /// A line in the log often is a change of state: ask soon, but not once for every line.
     fn read_clues(&mut self) {
         let Some(daemon) = &mut self.daemon else { return };
-        let index = daemon.clues.borrow_and_update().index;
+        let (index, events) = {
+            let clues = daemon.clues.borrow_and_update();
+            (clues.index, clues.events)
+        };
+        self.peers.hear(events, &self.settings.timing);
         if self.state.borrow().daemon_index != index {
             self.publish(|state| state.daemon_index = index);
             self.record();

@@ -6,6 +6,7 @@ mod door;
 mod files;
 mod identity;
 mod keeper;
+mod peers;
 mod service;
 mod signal;
 
@@ -64,8 +65,14 @@ pub struct Timing {
     pub poll_starting: Duration,
     /// Pause between questions while it is.
     pub poll_ready: Duration,
-    /// Pause between questions about its peers.
+    /// Pause between questions about its peers while all of them are connected.
     pub poll_peers: Duration,
+    /// The same while one is not.
+    pub poll_missing_peers: Duration,
+    /// The shortest of these pauses, whatever happens.
+    pub poll_peers_least: Duration,
+    /// How long peers may be missing after a start, and after names were to be read anew, before it is said.
+    pub peers_settle: Duration,
 }
 
 impl Default for Timing {
@@ -80,6 +87,9 @@ impl Default for Timing {
             poll_starting: Duration::from_millis(100),
             poll_ready: Duration::from_secs(2),
             poll_peers: Duration::from_secs(30),
+            poll_missing_peers: Duration::from_secs(5),
+            poll_peers_least: Duration::from_secs(1),
+            peers_settle: Duration::from_secs(10),
         }
     }
 }

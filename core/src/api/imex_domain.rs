@@ -125,14 +125,21 @@ pub enum ChannelState {
     Draining,
 }
 
-/// Health of an IMEX domain over its expected members.
+/// Health of an IMEX domain over its expected members: those that are neither away nor refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainHealth {
-    /// Members that are not away.
+    /// How many there are.
     pub expected: u32,
     /// Those whose daemon is READY in this domain with their own index.
     pub ready: u32,
-    /// `Up`, `Degraded` or `Down`, over expected members only.
+    /// Pairs of these of which one says that its connection to the other does not stand.
+    #[serde(default)]
+    pub disconnected_pairs: u32,
+    /// `Up`: all are READY and pairwise connected. `Degraded`: some are not. `Down`: none is READY. `Unknown`: all are READY
+    /// and nothing says that two are not connected, but not all say that they are.
     pub state: String,
+    /// Who is not READY, which pairs are not connected, whose connections are not known; the first few.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="RuntimeGuarded")].status"#
     ),
+    printcolumn(name = "Member", type_ = "string", json_path = r#".status.conditions[?(@.type=="Member")].reason"#),
     printcolumn(name = "Clique", type_ = "string", json_path = ".status.clique"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -39,6 +40,18 @@ pub struct IMEXNodeSpec {
     /// The node may enter a channel only with a view of the domain at least as new as this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<EpochMark>,
+    /// Why the node gets no place in its clique's IMEX domain, or gives no new claim a channel there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refusal>,
+}
+
+/// Why a node is refused. Claims that are prepared on it go on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Refusal {
+    /// One of the reasons of conditions and Events.
+    pub reason: String,
+    /// What is wrong with the node, and what to do.
+    pub message: String,
 }
 
 /// A point in the history of an IMEX domain's channel map.
@@ -63,7 +76,10 @@ pub struct IMEXNodeStatus {
     /// `ImexChannelCount` of the kernel module.
     #[serde(default)]
     pub channel_count: u32,
-    /// Addresses at which peers may reach the daemon, the preferred one first.
+    /// Version of the NVIDIA driver.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub driver_version: String,
+    /// Addresses at which peers may reach the daemon, of either family, the preferred one first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
     /// The IMEX daemon as it is.
@@ -78,7 +94,7 @@ pub struct IMEXNodeStatus {
     /// Until when the node can meet the peers of IMEX domains, RFC 3339, by the name of the IMEXDomain.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub certificates: BTreeMap<String, String>,
-    /// `PeerIdentity`, `RuntimeGuarded`, `Preflight`.
+    /// `Member`, `PeerIdentity`, `RuntimeGuarded`, `Preflight`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -121,6 +137,9 @@ pub struct DaemonStatus {
     /// Peers to which its connection stands.
     #[serde(default)]
     pub peers_connected: u32,
+    /// Which peers those are; absent until the daemon has been asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<PeerLinks>,
     /// What NVML says must be done, if anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery_action: Option<String>,
@@ -130,4 +149,42 @@ pub struct DaemonStatus {
     /// Why it is not READY, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// The daemon's connections by its own word, peers by their index in the domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PeerLinks {
+    /// `Known`, or `Unknown` while the daemon cannot be asked: the rest is then what it said last.
+    pub state: LinksState,
+    /// Since when `state` holds, RFC 3339.
+    #[serde(default)]
+    pub since: String,
+    /// Why it cannot be asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Peers to which the connection stands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connected: Vec<u32>,
+    /// Peers that have an address and to which it does not stand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingPeer>,
+}
+
+/// A peer to which a daemon's connection does not stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct MissingPeer {
+    /// Its index.
+    pub index: u32,
+    /// The daemon's own word for the connection.
+    pub state: String,
+}
+
+/// Whether a daemon's connections are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LinksState {
+    /// They are as it said.
+    Known,
+    /// They were as it said last, and may be otherwise now.
+    #[default]
+    Unknown,
 }

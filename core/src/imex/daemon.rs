@@ -1,7 +1,5 @@
-use std::collections::BTreeMap;
 use std::fmt;
-
-use serde::Deserialize;
+use std::net::IpAddr;
 
 /// The state of a daemon, by its own word.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,47 +76,14 @@ pub struct Daemon {
     pub node_map_hash: String,
     /// Why it is not READY, for people.
     pub message: String,
+    /// The address at which it listens for peers; none if it listens at all of them, or if that is not known.
+    pub listens_at: Option<IpAddr>,
 }
 
 /// The own index in the daemon's log line `… Identified this node as ID <n>`, which is authoritative (upstream 1418).
 pub fn own_index(log_line: &str) -> Option<u32> {
     let (_, rest) = log_line.split_once("Identified this node as ID ")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
-/// What the daemon's view of the domain says of this node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnRow {
-    /// Version of the driver that the daemon came with.
-    pub version: String,
-    /// Peers to which the connection stands, without itself.
-    pub peers_connected: u32,
-}
-
-/// The node's own row in the answer to `nvidia-imex-ctl -N -j`. Spellings that we do not know count as not connected,
-/// fields that are missing as empty; none if the text is no such answer or has no row `index`.
-pub fn own_row(json: &str, index: u32) -> Option<OwnRow> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Domain {
-        nodes: BTreeMap<String, Node>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Node {
-        version: String,
-        connections: BTreeMap<String, Connection>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Connection {
-        status: String,
-    }
-    let domain: Domain = serde_json::from_str(json).ok()?;
-    let own = index.to_string();
-    let row = domain.nodes.get(&own)?;
-    let connected = row.connections.iter().filter(|(peer, link)| **peer != own && link.status == "CONNECTED").count();
-    Some(OwnRow { version: row.version.chars().take(64).collect(), peers_connected: u32::try_from(connected).ok()? })
 }
 
 #[cfg(test)]
@@ -150,17 +115,5 @@ mod tests {
         assert_eq!(own_index("Identified this node as ID 0"), Some(0));
         assert_eq!(own_index("Identified this node as ID x"), None);
         assert_eq!(own_index("Attempting connection for target node 13"), None);
-    }
-
-    #[test]
-    fn the_own_row_is_read_leniently() {
-        let json = r#"{"nodes":{"1":{"status":"READY","host":"10.0.0.2","hostName":"","version":"580.30",
-            "connections":{"1":{"host":"10.0.0.2","status":"CONNECTED","changed":false},
-                           "0":{"host":"10.0.0.1","status":"CONNECTED","changed":true},
-                           "2":{"host":"10.0.0.3","status":"PONDERING","extra":7}},"changed":false}},
-            "timestamp":"1/1/2026 00:00:00.000","status":"DEGRADED"}"#;
-        assert_eq!(own_row(json, 1), Some(OwnRow { version: "580.30".into(), peers_connected: 1 }));
-        assert_eq!(own_row(json, 0), None);
-        assert_eq!(own_row("connection refused", 1), None);
     }
 }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,12 +45,45 @@ impl DomainConfig {
     }
 
     /// Whether a daemon that runs with `other` can go over to this configuration without a restart: all but the
-    /// hosts is read once, at its start.
+    /// hosts is read once, at its start. The address at which it listens is too; whether that takes a restart is another
+    /// question, see [`Self::is_reached_at`].
     pub fn needs_no_restart(&self, other: &Self) -> bool {
-        (&self.domain, &self.node_map, self.index, &self.settings)
-            == (&other.domain, &other.node_map, other.index, &other.settings)
+        let settings = |config: &Self| {
+            let others = config.settings.iter().filter(|(key, _)| *key != BIND);
+            others.map(|(key, value)| (key.clone(), value.clone())).collect::<BTreeMap<_, _>>()
+        };
+        (&self.domain, &self.node_map, self.index, settings(self))
+            == (&other.domain, &other.node_map, other.index, settings(other))
+    }
+
+    /// The settings that the daemon gets beside the operator's, whose word on where it listens counts.
+    pub fn settings_beside(&self, operator: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let mut settings = self.settings.clone();
+        if operator.get(BIND).is_some_and(|bind| !bind.is_empty()) {
+            settings.remove(BIND);
+        }
+        settings
+    }
+
+    /// The one address at which a daemon with this configuration listens; none where the operator has set it.
+    pub fn listens_at(&self, operator: &BTreeMap<String, String>) -> Option<IpAddr> {
+        self.settings_beside(operator).get(BIND)?.parse().ok()
+    }
+
+    /// The address at which peers look for this node's daemon.
+    pub fn own_address(&self) -> Option<IpAddr> {
+        self.settings.get(BIND)?.parse().ok()
+    }
+
+    /// Whether peers find a daemon that listens at this address alone; one of which nothing is known they do.
+    pub fn is_reached_at(&self, listens_at: Option<IpAddr>) -> bool {
+        let (Some(at), Some(own)) = (listens_at, self.own_address()) else { return true };
+        at.is_unspecified() || at == own
     }
 }
+
+/// The daemon's setting for the address at which it listens.
+const BIND: &str = "BIND_INTERFACE_IP";
 
 /// What the node's daemon must serve, from the two objects that say so.
 ///
@@ -77,7 +111,7 @@ pub fn desired(node: &IMEXNode, domain: Option<&IMEXDomain>) -> Result<DomainCon
         node_map: node_map(wanted, domain.spec.max_members),
         index: member.index,
         hosts: hosts(domain),
-        settings: BTreeMap::from([("BIND_INTERFACE_IP".to_owned(), member.address.clone())]),
+        settings: BTreeMap::from([(BIND.to_owned(), member.address.clone())]),
     })
 }
 
@@ -161,5 +195,24 @@ pub(super) mod tests {
         assert!(!moved.needs_no_restart(&config));
         let renumbered = DomainConfig { index: 3, ..config.clone() };
         assert!(!renumbered.needs_no_restart(&config));
+    }
+
+    #[test]
+    fn issues_1443_and_1245_a_changed_address_is_no_restart_by_itself() {
+        let config = desired(&node("n0", "d"), Some(&domain("d", 2))).unwrap();
+        let mut moved = domain("d", 2);
+        moved.spec.members.get_mut("n0").unwrap().address = "fd00::1".into();
+        let moved = desired(&node("n0", "d"), Some(&moved)).unwrap();
+        assert_ne!(config, moved);
+        assert!(moved.needs_no_restart(&config));
+        let at = |text: &str| Some(text.parse().unwrap());
+        for (listens_at, reached) in
+            [(at("127.10.0.1"), false), (at("fd00:0::1"), true), (at("0.0.0.0"), true), (at("::"), true), (None, true)]
+        {
+            assert_eq!(moved.is_reached_at(listens_at), reached, "{listens_at:?}");
+        }
+        let operator = BTreeMap::from([("BIND_INTERFACE_IP".to_owned(), "::".to_owned())]);
+        assert_eq!((moved.listens_at(&BTreeMap::new()), moved.listens_at(&operator)), (at("fd00::1"), None));
+        assert!(moved.settings_beside(&operator).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-use super::{exclusive_domain_name, shared_domain_name};
+use super::{exclusive_domain_name, refusal, shared_domain_name};
 use crate::api::{ComputeDomainRef, IMEXNode, IsolationMode};
 use crate::fault::{Fault, reason};
 use crate::inventory::Fabric;
@@ -49,6 +49,9 @@ pub fn gate(
     let Some(node) = node else {
         return wait(reason::API_UNAVAILABLE, "this node's IMEXNode has not been read yet".into());
     };
+    if let Some(fault) = refusal(node) {
+        return Gate::Refuse(fault);
+    }
     let needed = match mode {
         IsolationMode::Channel => shared_domain_name(clique),
         IsolationMode::Domain => exclusive_domain_name(clique, &cd.uid),
@@ -163,6 +166,17 @@ mod tests {
         assert_eq!(decide(Some(Fabric::Ready(clique()))), Gate::Refuse(fault.clone()));
         assert_eq!(decide(Some(Fabric::None)), Gate::NoFabric, "nothing to reach");
         assert!(matches!(decide(None), Gate::Wait(_)), "it may yet be none");
+    }
+
+    #[test]
+    fn a_node_that_the_controller_refuses_says_why_where_it_matters() {
+        let shared = shared_domain_name(&clique());
+        let mut node = member(&shared);
+        let text = "node n0 has 1024 IMEX channels";
+        node.spec.refused = Some(crate::api::Refusal { reason: "MemberMismatch".into(), message: text.into() });
+        let gate = decide(IsolationMode::Channel, Some(Fabric::Ready(clique())), Some(node.clone()), Ok(&shared));
+        assert_eq!(gate, Gate::Refuse(Fault::retryable(reason::MEMBER_MISMATCH, text)));
+        assert_eq!(decide(IsolationMode::Channel, Some(Fabric::None), Some(node), Err("")), Gate::NoFabric);
     }
 
     #[test]

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_map_depends_on_the_domain_alone() {
+    fn issue_433_a_node_map_depends_on_the_domain_alone() {
         let map = node_map("shared-0123456789ab", 18);
         assert_eq!(map.lines().count(), 18);
         assert_eq!(map, node_map("shared-0123456789ab", 18));

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::member_condition;
 use crate::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IMEXNodeStatus, IsolationMode, NodeChannel};
 use crate::condition::{Draft, settle_some};
 use crate::fault::{Fault, reason};
@@ -14,6 +15,8 @@ pub struct Report {
     pub boot_id: Option<String>,
     /// `ImexChannelCount`.
     pub channel_count: Option<u32>,
+    /// Version of the NVIDIA driver.
+    pub driver_version: Option<String>,
     /// Addresses for peers, the preferred one first.
     pub addresses: Vec<String>,
     /// The daemon.
@@ -77,7 +80,7 @@ pub fn decide(
     let before = node.status.clone().unwrap_or_default();
     let mut decision = Decision::default();
     let mut node = node.clone();
-    node.status = Some(reported(before.clone(), report, now));
+    node.status = Some(reported(&node, before.clone(), report, now));
     for (uid, entry) in &wishes.keeps {
         match keep(&node, domain, uid, entry) {
             Keep::Write(status) => node.status = Some(status),
@@ -128,7 +131,7 @@ fn write_anew(node: &mut IMEXNode, uid: &str, now: &str) {
     }
 }
 
-fn reported(mut status: IMEXNodeStatus, report: &Report, now: &str) -> IMEXNodeStatus {
+fn reported(node: &IMEXNode, mut status: IMEXNodeStatus, report: &Report, now: &str) -> IMEXNodeStatus {
     if let Some(clique) = &report.clique {
         status.clique.clone_from(clique);
     }
@@ -138,13 +141,17 @@ fn reported(mut status: IMEXNodeStatus, report: &Report, now: &str) -> IMEXNodeS
     if let Some(count) = report.channel_count {
         status.channel_count = count;
     }
+    if let Some(version) = &report.driver_version {
+        status.driver_version.clone_from(version);
+    }
     if let Some(daemon) = &report.daemon {
         status.daemon = daemon.clone();
     }
     if let Some(certificates) = &report.certificates {
         status.certificates.clone_from(certificates);
     }
-    status.conditions = settle_some(&status.conditions, report.conditions.clone(), now);
+    let conditions = report.conditions.iter().cloned().chain(member_condition(node, report.clique.as_ref()));
+    status.conditions = settle_some(&status.conditions, conditions.collect(), now);
     status.addresses.clone_from(&report.addresses);
     status.agent_version.clone_from(&report.agent_version);
     status

@@ -26,6 +26,13 @@ pub fn readiness(desired: &DomainConfig, actual: Option<&Daemon>) -> Result<(), 
     if daemon.node_map_hash != desired.node_map_hash() {
         return Err(format!("the IMEX daemon of domain {wanted} runs with another node map than its IMEXDomain has"));
     }
+    if let (Some(at), false) = (daemon.listens_at, desired.is_reached_at(daemon.listens_at)) {
+        return Err(format!(
+            "the IMEX daemon of domain {wanted} listens at {at}, and peers look for this node at {}: it is started anew once no \
+             claim is prepared on the node",
+            desired.own_address().map(|own| own.to_string()).unwrap_or_default()
+        ));
+    }
     match daemon.index {
         Some(index) if index == desired.index => Ok(()),
         Some(index) => Err(format!(
@@ -53,6 +60,7 @@ pub(super) mod tests {
             index: Some(config.index),
             node_map_hash: config.node_map_hash(),
             message: String::new(),
+            listens_at: config.own_address(),
         }
     }
 
@@ -62,8 +70,9 @@ pub(super) mod tests {
         assert_eq!(readiness(&config, Some(&ready(&config))), Ok(()));
     }
 
+    /// Among them upstream 1418 and 1440, an index that is not the daemon's own, and 433, another node map.
     #[test]
-    fn each_thing_that_is_missing_is_named() {
+    fn issues_1418_1440_and_433_each_thing_that_is_missing_is_named() {
         let config = config();
         let ready = ready(&config);
         let down = Daemon { state: DaemonState::Down, message: "no nvidia-imex below /".into(), ..ready.clone() };
@@ -77,6 +86,7 @@ pub(super) mod tests {
             (Some(Daemon { node_map_hash: "0".repeat(64), ..ready.clone() }), "node map"),
             (Some(Daemon { index: Some(0), ..ready.clone() }), "member 0"),
             (Some(Daemon { index: None, ..ready.clone() }), "which member"),
+            (Some(Daemon { listens_at: Some([10, 0, 0, 9].into()), ..ready.clone() }), "listens at 10.0.0.9"),
         ] {
             let why = readiness(&config, daemon.as_ref()).unwrap_err();
             assert!(why.contains(says), "{why}");

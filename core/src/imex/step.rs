@@ -46,7 +46,14 @@ pub fn next(desired: Option<&DomainConfig>, sent: &Sent, actual: &Daemon, prepar
         };
     };
     if serves == Some(config.domain.as_str()) && matches!(sent, Sent::Applied(applied) if applied == config) {
-        return Step::Nothing;
+        return match (config.is_reached_at(actual.listens_at), prepared) {
+            (true, _) => Step::Nothing,
+            (false, false) => Step::Apply { config: config.clone(), disruptive: true },
+            (false, true) => Step::WaitForLeave(format!(
+                "the IMEX daemon of domain {} must listen at this node's new address, but claims are prepared here",
+                config.domain
+            )),
+        };
     }
     // A runner that was just met may run this very configuration, or one that differs in the hosts alone. It compares:
     // the first Apply over a connection therefore does not claim to be disruptive as long as domain and map agree.
@@ -86,6 +93,23 @@ mod tests {
             Step::Nothing,
             "the runner restarts it"
         );
+    }
+
+    #[test]
+    fn issues_1443_and_1245_a_daemon_that_peers_look_for_elsewhere_is_told_first_and_restarted_when_nobody_uses_it() {
+        let before = config();
+        let mut moved = domain("d", 2);
+        moved.spec.members.get_mut("n1").unwrap().address = "10.9.9.9".into();
+        let after = desired(&node("n1", "d"), Some(&moved)).unwrap();
+        let step = next(Some(&after), &Sent::Applied(before.clone()), &ready(&before), true);
+        assert_eq!(step, Step::Apply { config: after.clone(), disruptive: false }, "peers' addresses may be new too");
+        let told = Sent::Applied(after.clone());
+        assert!(matches!(next(Some(&after), &told, &ready(&before), true), Step::WaitForLeave(_)));
+        let step = next(Some(&after), &told, &ready(&before), false);
+        assert_eq!(step, Step::Apply { config: after.clone(), disruptive: true });
+        assert_eq!(next(Some(&after), &told, &ready(&after), false), Step::Nothing);
+        let at_all = Daemon { listens_at: None, ..ready(&before) };
+        assert_eq!(next(Some(&after), &told, &at_all, false), Step::Nothing);
     }
 
     #[test]

@@ -17,10 +17,17 @@ pub enum Verdict {
     Refuse(String),
 }
 
-/// Compares what a runner has with what it is given.
-pub fn verdict(current: Option<&DomainConfig>, given: &DomainConfig, no_claims_prepared: bool) -> Verdict {
+/// Compares what a runner has with what it is given. `listens_at`: the one address at which its daemon can be reached.
+pub fn verdict(
+    current: Option<&DomainConfig>,
+    given: &DomainConfig,
+    listens_at: Option<IpAddr>,
+    no_claims_prepared: bool,
+) -> Verdict {
     let Some(current) = current else { return Verdict::Start };
-    if current == given {
+    if no_claims_prepared && given.needs_no_restart(current) && !given.is_reached_at(listens_at) {
+        Verdict::Restart
+    } else if current == given {
         Verdict::Nothing
     } else if given.needs_no_restart(current) {
         Verdict::Hosts
@@ -84,16 +91,29 @@ mod tests {
     fn only_a_restart_needs_the_agents_word() {
         let current = config("d", 2);
         for no_claims in [false, true] {
-            assert_eq!(verdict(None, &current, no_claims), Verdict::Start);
-            assert_eq!(verdict(Some(&current), &current, no_claims), Verdict::Nothing);
-            assert_eq!(verdict(Some(&current), &config("d", 3), no_claims), Verdict::Hosts);
+            assert_eq!(verdict(None, &current, None, no_claims), Verdict::Start);
+            assert_eq!(verdict(Some(&current), &current, None, no_claims), Verdict::Nothing);
+            assert_eq!(verdict(Some(&current), &config("d", 3), None, no_claims), Verdict::Hosts);
         }
-        assert_eq!(verdict(Some(&current), &config("e", 2), true), Verdict::Restart);
+        assert_eq!(verdict(Some(&current), &config("e", 2), None, true), Verdict::Restart);
         assert!(
-            matches!(verdict(Some(&current), &config("e", 2), false), Verdict::Refuse(why) if why.contains("domain d"))
+            matches!(verdict(Some(&current), &config("e", 2), None, false), Verdict::Refuse(why) if why.contains("domain d"))
         );
         let renumbered = DomainConfig { index: 1, ..current.clone() };
-        assert!(matches!(verdict(Some(&current), &renumbered, false), Verdict::Refuse(_)));
+        assert!(matches!(verdict(Some(&current), &renumbered, None, false), Verdict::Refuse(_)));
+    }
+
+    #[test]
+    fn a_daemon_that_peers_look_for_elsewhere_is_restarted_by_the_agents_word_alone() {
+        let current = config("d", 2);
+        let mut moved = current.clone();
+        moved.settings.insert("BIND_INTERFACE_IP".into(), "10.9.9.9".into());
+        let old = current.own_address();
+        assert_eq!(verdict(Some(&current), &moved, old, false), Verdict::Hosts);
+        assert_eq!(verdict(Some(&moved), &moved, old, false), Verdict::Nothing);
+        assert_eq!(verdict(Some(&moved), &moved, old, true), Verdict::Restart);
+        assert_eq!(verdict(Some(&moved), &moved, moved.own_address(), true), Verdict::Nothing);
+        assert_eq!(verdict(Some(&current), &moved, None, true), Verdict::Hosts, "it listens at all addresses");
     }
 
     #[test]
