@@ -53,7 +53,7 @@ fn settings(root: &Path, client: Client) -> Settings {
     }
     Settings {
         node_name: "n0".into(),
-        node_address: "127.10.0.1".parse().unwrap(),
+        node_addresses: vec!["127.10.0.1".parse().unwrap()],
         client,
         requests: Default::default(),
         driver_root: root.join("driver"),

@@ -16,9 +16,10 @@ pub struct Agent {
     /// Name of this Node
     #[arg(long, env = "NODE_NAME")]
     node_name: String,
-    /// Address at which other nodes reach this node's IMEX daemon
-    #[arg(long, env = "NODE_ADDRESS")]
-    node_address: IpAddr,
+    /// Address at which other nodes reach this node's IMEX daemon; one of each family where the network has both, such as
+    /// the pod's status.hostIPs, the preferred one first
+    #[arg(long, value_name = "ADDRESS,…", value_delimiter = ',', required = true, env = "NODE_ADDRESS")]
+    node_address: Vec<IpAddr>,
     /// UID of this pod: part of socket names, so that two agents of a rolling update do not collide
     #[arg(long, env = "POD_UID")]
     pod_uid: String,
@@ -62,7 +63,7 @@ impl Agent {
                 client,
                 requests,
                 node_name: self.node_name,
-                node_address: self.node_address,
+                node_addresses: self.node_address,
                 pod_uid: self.pod_uid,
                 driver_root: self.node.driver_root,
                 proc_root: self.node.proc_root,

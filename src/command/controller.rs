@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use heddle_actors::{controller, runtime};
+use heddle_core::controller::DriverMatch;
 use heddle_core::identity::{Agents, Authentication};
 use heddle_core::names;
 
@@ -24,6 +25,10 @@ pub struct Controller {
     /// Heddle's own namespace, where the authorities of peers are kept
     #[arg(long, default_value = "heddle", env = "POD_NAMESPACE")]
     namespace: String,
+    /// Which NVIDIA drivers may meet in an IMEX domain: those of one branch (580), exactly equal ones (580.95.05), or any
+    /// [branch, exact, off]
+    #[arg(long, default_value_t, env = "HEDDLE_DRIVER_MATCH")]
+    driver_match: DriverMatch,
     /// Name of the agents' ServiceAccount in that namespace: nobody else gets certificates
     #[arg(long, default_value = names::AGENT, env = "HEDDLE_AGENT_SERVICE_ACCOUNT")]
     agent_service_account: String,
@@ -43,6 +48,7 @@ impl Controller {
                 client,
                 requests,
                 metrics: self.metrics_address,
+                driver_match: self.driver_match,
                 signer: signs.then_some(signer),
             };
             controller::run(settings, runtime::signals()).await.context("the controller ended")

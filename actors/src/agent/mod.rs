@@ -27,8 +27,8 @@ use crate::runtime_guard::Places;
 pub struct Settings {
     /// Name of the Node.
     pub node_name: String,
-    /// Address at which peers reach the node's IMEX daemon.
-    pub node_address: IpAddr,
+    /// Addresses at which peers may reach the node's IMEX daemon, of either family, the preferred one first.
+    pub node_addresses: Vec<IpAddr>,
     /// The API.
     pub client: Client,
     /// Where its requests are counted.

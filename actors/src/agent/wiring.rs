@@ -281,7 +281,7 @@ fn places(settings: &Settings) -> preflight::Settings {
 /// What the node's files say; what they don't is none, and asked again with the next inventory.
 fn facts(settings: &Settings) -> Rc<dyn Fn() -> NodeFacts> {
     let devices = Devices::new(&settings.proc_root);
-    let addresses = vec![settings.node_address.to_string()];
+    let addresses: Vec<String> = settings.node_addresses.iter().map(ToString::to_string).collect();
     let said = |fault: &_| tracing::debug!("a fact of the node is not known: {fault}");
     Rc::new(move || NodeFacts {
         boot_id: devices.boot_id().inspect_err(said).ok(),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use heddle_core::controller::{self, Dirty, Kind, TemplateKey, View, Write};
+use heddle_core::controller::{self, Dirty, DriverMatch, Kind, TemplateKey, View, Write};
 use heddle_core::fault::Fault;
 use kube::Client;
 use tokio::time::Instant;
@@ -41,6 +41,15 @@ pub struct DomainController {
     /// Domains that contradict their nodes, by name: in which version, and when to examine them.
     suspects: BTreeMap<String, (Option<String>, Instant)>,
     rechecks: BTreeSet<TemplateKey>,
+}
+
+/// What an operator decides.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// A node gets a certificate of a domain before it moves there.
+    pub peer_certificates: bool,
+    /// Which drivers may meet in an IMEX domain.
+    pub driver_match: DriverMatch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +97,10 @@ impl runtime::Message for Message {
 }
 
 impl DomainController {
-    /// A controller that knows nothing yet; with `peer_certificates` a node gets one before it moves.
-    pub fn new(client: Client, metrics: ControllerMetrics, peer_certificates: bool) -> Self {
-        let view: Shared = Rc::new(RefCell::new(View::new(peer_certificates)));
+    /// A controller that knows nothing yet.
+    pub fn new(client: Client, metrics: ControllerMetrics, rules: Rules) -> Self {
+        let view = View::new(rules.peer_certificates).with_driver_match(rules.driver_match);
+        let view: Shared = Rc::new(RefCell::new(view));
         Self {
             effects: Effects::new(client.clone(), view.clone(), metrics),
             client,

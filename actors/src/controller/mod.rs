@@ -11,13 +11,14 @@ mod watches;
 use std::future::Future;
 use std::net::SocketAddr;
 
+use heddle_core::controller::DriverMatch;
 use heddle_core::fault::{Fault, reason};
 use heddle_core::identity::Agents;
 use kube::Client;
 
 use crate::api_requests::ApiRequests;
 use crate::runtime::{Runtime, Spec};
-use domain_controller::DomainController;
+use domain_controller::{DomainController, Rules};
 use metrics::ControllerMetrics;
 use peer_signer::{PeerMetrics, PeerSigner};
 
@@ -30,6 +31,8 @@ pub struct Settings {
     pub requests: ApiRequests,
     /// Where metrics and probes are served.
     pub metrics: Option<SocketAddr>,
+    /// Which drivers may meet in an IMEX domain.
+    pub driver_match: DriverMatch,
     /// Who signs the certificates of peers: us, by these settings, or somebody else.
     pub signer: Option<Signer>,
 }
@@ -68,10 +71,8 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
         };
         runtime.root().supervise(Spec::default(), move || Ok(PeerSigner::new(signer.clone())));
     }
-    let certificates = settings.signer.is_some();
+    let rules = Rules { peer_certificates: settings.signer.is_some(), driver_match: settings.driver_match };
     let spec = Spec { gates_readiness: true, ..Spec::default() };
-    runtime
-        .root()
-        .supervise(spec, move || Ok(DomainController::new(settings.client.clone(), metrics.clone(), certificates)));
+    runtime.root().supervise(spec, move || Ok(DomainController::new(settings.client.clone(), metrics.clone(), rules)));
     runtime.run(until).await
 }

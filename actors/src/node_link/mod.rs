@@ -259,6 +259,10 @@ impl Actor for NodeLink {
             }
             Message::Inventory(inventory) => {
                 self.read_facts();
+                // While NVML cannot be read the driver is what it was.
+                if !inventory.driver_version.is_empty() {
+                    self.report.driver_version = Some(inventory.driver_version);
+                }
                 self.report.clique = match inventory.fabric {
                     Fabric::Ready(clique) => Some(Some(clique.to_string())),
                     Fabric::None => Some(None),

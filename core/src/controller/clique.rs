@@ -1,10 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::membership::{Candidate, membership};
+use super::membership::{Candidate, Membership, membership};
 use super::write::{DomainWrite, Write};
 use super::{View, health, placement};
-use crate::api::{ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, Member};
+use crate::api::{ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, Member, Refusal};
 use crate::clique::CliqueId;
+use crate::condition::cut;
 use crate::fault::Fault;
 use crate::imex::{exclusive_domain_name, shared_domain_name};
 use crate::names;
@@ -56,6 +57,7 @@ impl Clique<'_> {
         self.shared(&places, &mut plan);
         self.exclusives(&places, &mut plan);
         self.moves(&places, &mut plan);
+        self.refusals(&places, &mut plan);
         plan
     }
 
@@ -87,7 +89,7 @@ impl Clique<'_> {
                 let current = members.get(*node);
                 let wanted = place.wanted.as_ref().map(|wanted| wanted.domain.as_str());
                 let away = placement::away(place.node, &self.home, current, wanted);
-                (node.to_string(), candidate(place.node, current.map(|member| member.address.as_str()), away))
+                (node.to_string(), candidate(place.node, &self.home, away))
             })
             .collect();
         self.domain(&self.home, DomainKind::Shared, None, &candidates, plan);
@@ -113,18 +115,13 @@ impl Clique<'_> {
             owners.entry(name(domain).into()).or_insert_with(|| domain.spec.compute_domain.clone());
         }
         for (domain, owner) in owners {
-            let members = self.view.domain(&domain).map(|object| &object.spec.members);
             let candidates = places.iter().filter(|(_, place)| {
                 let serves = place.node.spec.domain.as_deref() == Some(&domain);
                 let wants = place.wanted.as_ref().is_some_and(|wanted| wanted.domain == domain);
                 serves || (wants && !placement::uses_other_than(place.node, &domain))
             });
-            let candidates = candidates
-                .map(|(node, place)| {
-                    let current = members.and_then(|members| members.get(*node));
-                    (node.to_string(), candidate(place.node, current.map(|member| member.address.as_str()), false))
-                })
-                .collect();
+            let candidates =
+                candidates.map(|(node, place)| (node.to_string(), candidate(place.node, &domain, false))).collect();
             self.domain(&domain, DomainKind::Exclusive, owner, &candidates, plan);
         }
     }
@@ -143,7 +140,7 @@ impl Clique<'_> {
             }
             return;
         };
-        let wanted = membership(domain_name, &domain.spec.members, domain.spec.max_members, candidates);
+        let wanted = self.membership(domain_name, &domain.spec, candidates);
         plan.problems.extend(wanted.problems);
         let nodes = self.view.nodes_of(domain);
         if self.disused(domain, &wanted.members, &nodes) {
@@ -166,6 +163,10 @@ impl Clique<'_> {
         }
     }
 
+    fn membership(&self, domain: &str, spec: &IMEXDomainSpec, candidates: &BTreeMap<String, Candidate>) -> Membership {
+        membership(domain, &spec.members, spec.max_members, candidates, self.view.driver_match)
+    }
+
     /// A domain whose name IMEXNodes still know is one that was lost: its channel map is restored before it gets
     /// members who could allocate beside it.
     fn create(
@@ -185,7 +186,7 @@ impl Clique<'_> {
         let mut nodes = candidates.keys().filter_map(|node| self.view.imex_node(node));
         let lost = nodes.any(|node| mark(node, domain_name) > 0 || entered(node, domain_name).next().is_some());
         if !lost {
-            spec.members = membership(domain_name, &spec.members, spec.max_members, candidates).members;
+            spec.members = self.membership(domain_name, &spec, candidates).members;
         }
         Write::CreateDomain(Box::new(IMEXDomain::new(domain_name, spec)))
     }
@@ -260,6 +261,20 @@ impl Clique<'_> {
         }
     }
 
+    /// Tells the nodes that report this clique what is wrong with them, or that nothing is any more. A node that is written
+    /// anyhow is told in the next pass.
+    fn refusals(&self, places: &BTreeMap<&str, Place<'_>>, plan: &mut CliquePlan) {
+        let written: BTreeSet<String> = plan.writes.iter().filter_map(written_node).map(str::to_owned).collect();
+        for (node, place) in places.iter().filter(|(node, _)| !written.contains(**node)) {
+            let problem = plan.problems.get(*node);
+            let refused =
+                problem.map(|fault| Refusal { reason: fault.reason.into(), message: cut(fault.message.clone()) });
+            if self.reports_here(place.node) && place.node.spec.refused != refused {
+                plan.writes.push(Write::Refuse { node: Box::new(place.node.clone()), refused });
+            }
+        }
+    }
+
     /// One write of a node at a time: a fence of the same pass would take its resourceVersion from it.
     fn write_node(&self, plan: &mut CliquePlan, node: &IMEXNode, write: impl FnOnce(Box<IMEXNode>) -> Write) {
         plan.writes.retain(|w| !matches!(w, Write::Fence { node: fenced, .. } if name(&**fenced) == name(node)));
@@ -267,11 +282,24 @@ impl Clique<'_> {
     }
 }
 
-fn candidate(node: &IMEXNode, known_address: Option<&str>, away: bool) -> Candidate {
-    let status = node.status.as_ref();
-    let address = status.and_then(|status| status.addresses.first().map(String::as_str)).or(known_address);
-    let channel_count = status.map_or(0, |status| status.channel_count);
-    Candidate { address: address.unwrap_or_default().into(), channel_count, away }
+fn candidate(node: &IMEXNode, domain: &str, away: bool) -> Candidate {
+    let busy = entered(node, domain).next().is_some();
+    let Some(status) = &node.status else { return Candidate { away, busy, ..Candidate::default() } };
+    Candidate {
+        addresses: status.addresses.clone(),
+        channel_count: status.channel_count,
+        driver_version: status.driver_version.clone(),
+        away,
+        busy,
+    }
+}
+
+/// The node that a write is about.
+fn written_node(write: &Write) -> Option<&str> {
+    match write {
+        Write::Announce { node, .. } | Write::Move { node, .. } | Write::Fence { node, .. } => Some(name(&**node)),
+        _ => None,
+    }
 }
 
 /// The nodes that contradict the domain's channel map: they have entered what it does not say, or know of a later one.

@@ -72,6 +72,11 @@ fn apply(view: &mut View, write: Write) -> &'static str {
             view.put_imex_node(*node);
             "announce"
         }
+        Write::Refuse { mut node, refused } => {
+            node.spec.refused = refused;
+            view.put_imex_node(*node);
+            "refuse"
+        }
         Write::Fence { mut node, mark } => {
             node.spec.fence = Some(mark);
             view.put_imex_node(*node);
@@ -197,17 +202,72 @@ fn one_that_only_the_api_may_know_is_asked_for_before_it_is_drained() {
     assert!(status.channels.values().all(|entry| entry.state == ChannelState::Active));
 }
 
+fn refused<'a>(view: &'a View, node: &str) -> Option<&'a str> {
+    view.imex_node(node).unwrap().spec.refused.as_ref().map(|refused| refused.reason.as_str())
+}
+
+fn report(view: &mut View, node: &str, change: impl FnOnce(&mut crate::api::IMEXNodeStatus)) {
+    let mut object = view.imex_node(node).unwrap().clone();
+    change(object.status.as_mut().unwrap());
+    view.put_imex_node(object);
+}
+
 #[test]
-fn a_full_domain_and_an_odd_node_are_told() {
+fn a_node_too_many_and_an_odd_one_are_told_on_their_own_objects() {
     let mut view = View::default();
-    (0..19).for_each(|n| with_node(&mut view, new_node(&format!("n{n:02}"))));
-    let mut odd = new_node("n03");
-    odd.status.as_mut().unwrap().channel_count = 1024;
-    view.put_imex_node(odd);
+    (0..18).for_each(|n| with_node(&mut view, new_node(&format!("n{n:02}"))));
     settle(&mut view);
+    let before = view.domain(&home()).unwrap().clone();
+    let mut odd = new_node("n90");
+    odd.status.as_mut().unwrap().channel_count = 1024;
+    with_node(&mut view, odd);
+    with_node(&mut view, new_node("n91"));
+    assert_eq!(settle(&mut view), ["refuse", "refuse"], "others are not written to");
+    assert_eq!(view.domain(&home()), Some(&before));
+    assert_eq!([refused(&view, "n90"), refused(&view, "n91")], [Some("MemberMismatch"), Some("DomainFull")]);
     let problems = clique(&view, &key()).problems;
     let reasons: Vec<_> = problems.iter().map(|(node, fault)| (node.as_str(), fault.reason)).collect();
-    assert_eq!(reasons, [("n03", reason::MEMBER_MISMATCH), ("n18", reason::DOMAIN_FULL)]);
+    assert_eq!(reasons, [("n90", reason::MEMBER_MISMATCH), ("n91", reason::DOMAIN_FULL)]);
+
+    // A place comes free, and the odd one is put right.
+    let gone = view.imex_node("n03").unwrap().clone();
+    view.drop_imex_node("n03");
+    view.drop_node("n03");
+    settle(&mut view);
+    assert_eq!((serves(&view, "n91"), refused(&view, "n91")), (home().as_str(), None));
+    assert_eq!(view.domain(&home()).unwrap().spec.members["n91"].index, before.spec.members["n03"].index);
+    report(&mut view, "n90", |status| status.channel_count = 2048);
+    settle(&mut view);
+    assert_eq!(refused(&view, "n90"), Some("DomainFull"));
+    // Who was there before has no right to its old place.
+    with_node(&mut view, IMEXNode { spec: Default::default(), ..gone });
+    settle(&mut view);
+    assert_eq!(refused(&view, "n03"), Some("DomainFull"));
+}
+
+#[test]
+fn a_member_that_reads_odd_after_a_reboot_is_told_and_not_thrown_out_under_its_jobs() {
+    let mut view = View::default();
+    ["n1", "n2", "n3"].into_iter().for_each(|node| with_node(&mut view, new_node(node)));
+    settle(&mut view);
+    view.put_cd(sample_cd("green", IsolationMode::Channel));
+    let domain = view.domain(&home()).unwrap().clone();
+    view.put_domain(with_channel(domain, &uid("green"), 1));
+    enter(&mut view, "n2", "green", 1);
+    let members = view.domain(&home()).unwrap().spec.members.clone();
+    report(&mut view, "n2", |status| status.channel_count = 1024);
+    assert_eq!(settle(&mut view), ["refuse"]);
+    let all = ["n1", "n2", "n3"].map(|node| refused(&view, node));
+    assert_eq!(all, [None, Some("MemberMismatch"), None]);
+    assert_eq!((serves(&view, "n2"), &view.domain(&home()).unwrap().spec.members), (home().as_str(), &members));
+    report(&mut view, "n2", |status| status.driver_version = "570.1".into());
+    report(&mut view, "n2", |status| status.channel_count = 2048);
+    assert_eq!(settle(&mut view), ["refuse"]);
+    assert_eq!(refused(&view, "n2"), None, "what driver the others have is not known");
+    report(&mut view, "n1", |status| status.driver_version = "580.1".into());
+    report(&mut view, "n3", |status| status.driver_version = "580.2".into());
+    settle(&mut view);
+    assert_eq!(refused(&view, "n2"), Some("MemberMismatch"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
+use super::health;
 use super::lifecycle::Phase;
-use super::status::{Facts, Use, exhaustion, mode};
+use super::status::{Facts, exhaustion, mode};
 use super::write::Note;
 use crate::api::{ChannelEntry, ChannelState, IMEXDomain, IsolationMode};
 use crate::condition::{Condition, Draft, draft, enumerate};
@@ -109,19 +110,35 @@ fn open_doors(facts: &Facts<'_>) -> Option<String> {
     Some(format!("any pod on {names} can have its channel: {}", first.open_door.unwrap_or_default()))
 }
 
+/// All that is wrong with what it works on, the worst first; its reason is the condition's.
 fn degraded(facts: &Facts<'_>) -> Draft {
     let problems: Vec<_> = facts.nodes.iter().filter_map(|used| used.problem).collect();
-    if let Some(first) = problems.first() {
-        return draft(DEGRADED, "True", first.reason, enumerate(problems.iter().map(|fault| fault.message.clone())));
-    }
     // A node that has entered had a READY daemon then.
-    let broken = |used: &&Use<'_>| used.entered && used.state.is_err();
-    let broken: Vec<_> = facts.nodes.iter().filter(broken).collect();
-    if broken.is_empty() {
-        return draft(DEGRADED, "False", "AsExpected", "every node that has entered serves it");
+    let broken = facts.nodes.iter().filter(|used| used.entered && used.state.is_err());
+    let broken: Vec<_> =
+        broken.filter_map(|used| Some(format!("{} {}", used.name, used.state.as_ref().err()?))).collect();
+    let recovery = facts.nodes.iter().filter(|used| used.entered);
+    let recovery: Vec<_> = recovery.filter_map(|used| Some(format!("{}: {}", used.name, used.recovery?))).collect();
+    let mut found: Vec<(&str, String)> = Vec::new();
+    if let Some(first) = problems.first() {
+        found.push((first.reason, enumerate(problems.iter().map(|fault| fault.message.clone()))));
     }
-    let text = broken.iter().filter_map(|used| Some(format!("{} {}", used.name, used.state.as_ref().err()?)));
-    draft(DEGRADED, "True", reason::DAEMON_NOT_READY, enumerate(text))
+    if !broken.is_empty() {
+        found.push((reason::DAEMON_NOT_READY, enumerate(broken.into_iter())));
+    }
+    if !facts.split.is_empty() {
+        let text = "look at the network between them, and at their imex-runner's logs";
+        found.push((reason::PEERS_DISCONNECTED, format!("{}: {text}", health::told(&facts.split))));
+    }
+    if !recovery.is_empty() {
+        let text = "the driver asks for it, and nothing is done by itself while jobs run";
+        found.push((reason::RECOVERY_NEEDED, format!("{} ({text})", enumerate(recovery.into_iter()))));
+    }
+    let Some((worst, _)) = found.first() else {
+        return draft(DEGRADED, "False", "AsExpected", "every node that has entered serves it");
+    };
+    let text: Vec<_> = found.iter().map(|(_, text)| text.as_str()).collect();
+    draft(DEGRADED, "True", worst, text.join("; "))
 }
 
 /// The Events of what has turned: another status or another reason. What a new ComputeDomain merely lacks as yet is

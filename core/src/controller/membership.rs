@@ -1,17 +1,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::agreement::{DriverMatch, Standing, common};
+use super::family::{self, Family, Reach};
 use crate::api::Member;
+use crate::condition::enumerate;
 use crate::fault::{Fault, reason};
 
 /// A node that is or should be a member of a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
-    /// The address at which peers reach its daemon; empty while it is not known.
-    pub address: String,
+    /// The addresses at which peers may reach its daemon, the preferred one first; none while they are not known.
+    pub addresses: Vec<String>,
     /// `ImexChannelCount`; 0 while it is not known.
     pub channel_count: u32,
+    /// Version of its driver; empty while it is not known.
+    pub driver_version: String,
     /// Whether others should not expect it.
     pub away: bool,
+    /// It lists a channel of the domain.
+    pub busy: bool,
 }
 
 /// What the members of a domain should be.
@@ -25,18 +32,30 @@ pub struct Membership {
 
 /// Keeps the index of every candidate that has one, and gives the others the lowest free ones, in the order of their
 /// names. Who is no candidate is no member.
+///
+/// A candidate that differs in what all must have in common becomes no member; one that is a member stays one, for jobs may
+/// run on it. Both are told what is wrong with them.
 pub fn membership(
     domain: &str,
     current: &BTreeMap<String, Member>,
     max_members: u32,
     candidates: &BTreeMap<String, Candidate>,
+    drivers: DriverMatch,
 ) -> Membership {
+    let terms = Terms::of(domain, current, candidates, drivers);
     let mut plan = Membership::default();
     let mut used: BTreeSet<u32> =
         current.iter().filter(|(node, _)| candidates.contains_key(*node)).map(|(_, member)| member.index).collect();
     for (node, candidate) in candidates {
+        let known = current.get(node);
+        let odd = terms.odd(node, candidate, known);
+        let left_out = odd.is_some() && !standing(known, candidate).established();
+        plan.problems.extend(odd.map(|fault| (node.clone(), fault)));
+        if left_out {
+            continue;
+        }
         let free = || (0..max_members).find(|index| !used.contains(index));
-        let Some(index) = current.get(node).map(|member| member.index).or_else(free) else {
+        let Some(index) = known.map(|member| member.index).or_else(free) else {
             let text = format!(
                 "IMEX domain {domain} has no place for node {node}: all {max_members} are taken; raise maxMembers or remove nodes"
             );
@@ -44,82 +63,92 @@ pub fn membership(
             continue;
         };
         used.insert(index);
-        let member = Member { index, address: candidate.address.clone(), away: candidate.away };
-        plan.members.insert(node.clone(), member);
+        let address = terms.address(candidate, known);
+        plan.members.insert(node.clone(), Member { index, address, away: candidate.away });
     }
-    mismatches(domain, candidates, &mut plan);
     plan
 }
 
-/// All members must have as many channels: a number that one of them lacks cannot be entered there.
-fn mismatches(domain: &str, candidates: &BTreeMap<String, Candidate>, plan: &mut Membership) {
-    let known = || candidates.iter().filter(|(_, candidate)| candidate.channel_count > 0);
-    let mut votes: BTreeMap<u32, usize> = BTreeMap::new();
-    for (_, candidate) in known() {
-        *votes.entry(candidate.channel_count).or_default() += 1;
+fn standing(known: Option<&Member>, candidate: &Candidate) -> Standing {
+    Standing { busy: candidate.busy, member: known.is_some() }
+}
+
+fn reach<'a>(known: Option<&'a Member>, candidate: &'a Candidate) -> Reach<'a> {
+    let address = known.map_or("", |member| &member.address);
+    Reach { address, addresses: &candidate.addresses, standing: standing(known, candidate) }
+}
+
+/// What the members of a domain must have in common.
+struct Terms<'a> {
+    domain: &'a str,
+    drivers: DriverMatch,
+    /// As many channels: a number that one of them lacks cannot be entered there.
+    channel_count: Option<u32>,
+    driver: Option<&'a str>,
+    family: Option<Family>,
+}
+
+impl<'a> Terms<'a> {
+    fn of(
+        domain: &'a str,
+        current: &'a BTreeMap<String, Member>,
+        candidates: &'a BTreeMap<String, Candidate>,
+        drivers: DriverMatch,
+    ) -> Self {
+        let all = candidates.iter().map(|(node, candidate)| (current.get(node), candidate));
+        let counts = all.clone().filter(|(_, candidate)| candidate.channel_count > 0);
+        let counts = counts.map(|(known, candidate)| (candidate.channel_count, standing(known, candidate)));
+        let versions = all.clone().filter_map(|(known, candidate)| {
+            Some((drivers.key(&candidate.driver_version)?, standing(known, candidate)))
+        });
+        let reaches: Vec<_> = all.map(|(known, candidate)| reach(known, candidate)).collect();
+        Self {
+            domain,
+            drivers,
+            channel_count: common(counts),
+            driver: common(versions),
+            family: family::family(&reaches),
+        }
     }
-    let Some(common) = votes.iter().max_by_key(|(count, votes)| (**votes, **count)).map(|(count, _)| *count) else {
-        return;
-    };
-    for (node, candidate) in known().filter(|(_, candidate)| candidate.channel_count != common) {
+
+    /// What is wrong with a candidate. What is not known of it is not wrong.
+    fn odd(&self, node: &str, candidate: &Candidate, known: Option<&Member>) -> Option<Fault> {
+        let domain = self.domain;
+        if let Some(common) = self.channel_count.filter(|common| ![0, *common].contains(&candidate.channel_count)) {
+            let text = format!(
+                "node {node} has {} IMEX channels, the others of domain {domain} have {common}; set NVreg ImexChannelCount alike on all of them",
+                candidate.channel_count
+            );
+            return Some(Fault::permanent(reason::MEMBER_MISMATCH, text));
+        }
+        let version = &candidate.driver_version;
+        if let (Some(own), Some(common)) = (self.drivers.key(version), self.driver)
+            && own != common
+        {
+            let text = format!(
+                "node {node} has NVIDIA driver {version:.64}, the others of domain {domain} have {common:.64}; install the same driver on all of them, or let the controller's --driver-match allow it"
+            );
+            return Some(Fault::permanent(reason::MEMBER_MISMATCH, text));
+        }
+        let family = self.family.filter(|_| !candidate.addresses.is_empty())?;
+        if family::address(&reach(known, candidate), family).is_some() {
+            return None;
+        }
+        let has = enumerate(candidate.addresses.iter().map(|address| format!("{address:.64}")));
         let text = format!(
-            "node {node} has {} IMEX channels, the others of domain {domain} have {common}; set NVreg ImexChannelCount alike on all of them",
-            candidate.channel_count
+            "node {node} has no {family} address, and the members of domain {domain} meet by {family}; it has {has}: give it one that its agent reports (--node-address)"
         );
-        plan.problems.entry(node.clone()).or_insert_with(|| Fault::permanent(reason::MEMBER_MISMATCH, text));
+        Some(Fault::permanent(reason::NO_COMMON_FAMILY, text))
+    }
+
+    /// Where peers find it; where they found it last if it has no address of the family.
+    fn address(&self, candidate: &Candidate, known: Option<&Member>) -> String {
+        let reach = reach(known, candidate);
+        let found = self.family.and_then(|family| family::address(&reach, family));
+        found.unwrap_or(reach.address).to_owned()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn candidates(names: &[&str]) -> BTreeMap<String, Candidate> {
-        let candidate = |name: &&str| {
-            let address = format!("10.0.0.{}", name.len());
-            (name.to_string(), Candidate { address, channel_count: 2048, away: false })
-        };
-        names.iter().map(candidate).collect()
-    }
-
-    fn indices(plan: &Membership) -> Vec<(&str, u32)> {
-        plan.members.iter().map(|(node, member)| (node.as_str(), member.index)).collect()
-    }
-
-    #[test]
-    fn indices_are_the_lowest_free_and_kept() {
-        let first = membership("d", &BTreeMap::new(), 18, &candidates(&["b", "c"]));
-        assert_eq!(indices(&first), [("b", 0), ("c", 1)]);
-        let second = membership("d", &first.members, 18, &candidates(&["a", "b", "c"]));
-        assert_eq!(indices(&second), [("a", 2), ("b", 0), ("c", 1)]);
-        let third = membership("d", &second.members, 18, &candidates(&["a", "c", "d"]));
-        assert_eq!(indices(&third), [("a", 2), ("c", 1), ("d", 0)]);
-    }
-
-    #[test]
-    fn a_changed_address_keeps_its_index() {
-        let first = membership("d", &BTreeMap::new(), 18, &candidates(&["a"]));
-        let mut moved = candidates(&["a"]);
-        moved.get_mut("a").unwrap().address = "fd00::7".into();
-        let second = membership("d", &first.members, 18, &moved);
-        assert_eq!(second.members["a"], Member { index: 0, address: "fd00::7".into(), away: false });
-    }
-
-    #[test]
-    fn a_full_domain_says_who_is_left_out() {
-        let plan = membership("d", &BTreeMap::new(), 2, &candidates(&["a", "b", "c"]));
-        assert_eq!(indices(&plan), [("a", 0), ("b", 1)]);
-        assert_eq!(plan.problems["c"].reason, reason::DOMAIN_FULL);
-    }
-
-    #[test]
-    fn the_odd_one_out_is_named() {
-        let mut odd = candidates(&["a", "b", "c", "new"]);
-        odd.get_mut("b").unwrap().channel_count = 1024;
-        odd.get_mut("new").unwrap().channel_count = 0;
-        let plan = membership("d", &BTreeMap::new(), 18, &odd);
-        assert_eq!(plan.problems.keys().collect::<Vec<_>>(), ["b"]);
-        assert_eq!(plan.problems["b"].reason, reason::MEMBER_MISMATCH);
-        assert_eq!(plan.members.len(), 4);
-    }
-}
+#[path = "membership_tests.rs"]
+mod tests;

@@ -4,11 +4,13 @@
 //! ([`clique()`]): its IMEX domains, their members, moves of nodes, channels. A node ([`node`]): whether its IMEXNode
 //! may go. The view says which of them a change concerns.
 
+mod agreement;
 mod claim;
 mod clique;
 mod compute_domain;
 mod conditions;
 mod dirty;
+mod family;
 mod health;
 mod index;
 mod lifecycle;
@@ -19,6 +21,7 @@ mod template;
 mod view;
 mod write;
 
+pub use agreement::DriverMatch;
 pub use claim::LabelledClaim;
 pub use clique::{CliquePlan, clique};
 pub use compute_domain::Cd;

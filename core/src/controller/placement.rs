@@ -83,6 +83,7 @@ pub fn move_in(node: &IMEXNode, domain: &IMEXDomain) -> Option<IMEXNodeSpec> {
         domain: Some(target.into()),
         next: None,
         fence: Some(EpochMark { domain: target.into(), epoch }),
+        refused: node.spec.refused.clone(),
     })
 }
 

@@ -3,8 +3,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::lifecycle::Phase;
 use super::{Cd, View, Write, conditions, health, placement};
 use crate::api::{
-    ChannelEntry, ChannelState, CliqueStatus, ComputeDomainStatus, IMEXDomain, IMEXNode, IsolationMode, NodeStatus,
-    ReadyState,
+    ChannelEntry, ChannelState, CliqueStatus, ComputeDomainStatus, IMEXDomain, IMEXNode, IsolationMode, Member,
+    NodeStatus, ReadyState,
 };
 use crate::condition::{self, Condition};
 use crate::fault::{Fault, reason};
@@ -31,6 +31,8 @@ pub(super) struct Facts<'a> {
     pub channels: Vec<(&'a IMEXDomain, &'a ChannelEntry)>,
     /// The nodes that use it.
     pub nodes: Vec<Use<'a>>,
+    /// Pairs of its nodes that are not connected.
+    pub split: Vec<String>,
     /// Domains in which it wants a number and none is free.
     pub exhausted: Vec<(&'a IMEXDomain, usize)>,
 }
@@ -48,6 +50,8 @@ pub(super) struct Use<'a> {
     pub not_isolated: Option<String>,
     /// What is wrong with it.
     pub problem: Option<&'a Fault>,
+    /// What its driver says must be done.
+    pub recovery: Option<&'a str>,
     /// Its container runtime gives pods channels by itself: how, and what to set.
     pub open_door: Option<&'a str>,
 }
@@ -62,7 +66,8 @@ impl<'a> Facts<'a> {
         let names: BTreeSet<&str> = claimed.chain(view.nodes_with(cd.uid()).map(name)).collect();
         let nodes: Vec<_> = names.into_iter().map(|node| Use::of(view, cd, node)).collect();
         let exhausted = exhausted(view, &nodes, &channels);
-        Self { cd, channels, nodes, exhausted }
+        let split = split(view, &nodes);
+        Self { cd, channels, nodes, split, exhausted }
     }
 }
 
@@ -76,6 +81,7 @@ impl<'a> Use<'a> {
             entered: false,
             not_isolated: None,
             problem: view.problem(node_name),
+            recovery: None,
             open_door: None,
         };
         let Some(node) = found.node else { return found };
@@ -83,6 +89,7 @@ impl<'a> Use<'a> {
             found.state = Err("has not reported yet".into());
             return found;
         };
+        found.recovery = status.daemon.recovery_action.as_deref();
         // Without NVLink fabric there is nothing that a channel would open.
         found.open_door = status.clique.as_ref().and_then(|_| open_door(&status.conditions));
         let Some(serving) = node.spec.domain.as_deref() else {
@@ -111,6 +118,19 @@ impl<'a> Use<'a> {
         };
         found
     }
+}
+
+/// The pairs of nodes at work that are not connected, each within its IMEX domain: those of different domains never are.
+fn split(view: &View, nodes: &[Use<'_>]) -> Vec<String> {
+    let mut members: BTreeMap<&str, Vec<(&IMEXNode, &Member)>> = BTreeMap::new();
+    for used in nodes.iter().filter(|used| used.state.is_ok()) {
+        let Some(node) = used.node else { continue };
+        let Some(domain) = node.spec.domain.as_deref().and_then(|domain| view.domain(domain)) else { continue };
+        if let Some(member) = domain.spec.members.get(used.name) {
+            members.entry(name(domain)).or_default().push((node, member));
+        }
+    }
+    members.values().flat_map(|members| health::disconnected(members)).collect()
 }
 
 fn open_door(conditions: &[Condition]) -> Option<&str> {

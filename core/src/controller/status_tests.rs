@@ -225,3 +225,48 @@ fn deletion_waits_for_whom_it_names_but_not_for_the_lost() {
     let writes = compute_domain(&view, &uid("green"), NOW);
     assert!(matches!(&writes[..], [Write::Unguard(_)]), "{writes:?}");
 }
+
+fn links(connected: &[u32], missing: &[(u32, &str)]) -> crate::api::PeerLinks {
+    let missing = missing.iter().map(|(index, word)| crate::api::MissingPeer { index: *index, state: (*word).into() });
+    let (connected, missing) = (connected.to_vec(), missing.collect());
+    crate::api::PeerLinks { state: crate::api::LinksState::Known, connected, missing, ..Default::default() }
+}
+
+#[test]
+fn nodes_that_are_not_connected_are_named() {
+    let mut view = at_work(3);
+    for (node, links) in [
+        ("n0", links(&[2], &[(1, "RECOVERING")])),
+        ("n1", links(&[2], &[(0, "RECOVERING")])),
+        ("n2", links(&[0, 1], &[(7, "NEVER_CONNECTED")])),
+    ] {
+        change(&mut view, node, |node| node.status.as_mut().unwrap().daemon.links = Some(links));
+    }
+    let (written, notes) = status(&view);
+    let (turned, reason, message) = said(&written, DEGRADED);
+    assert_eq!((turned, reason), ("True", "PeersDisconnected"));
+    assert!(message.starts_with("not connected are n0 and n1 (RECOVERING): look at"), "{message}");
+    assert!(notes.iter().any(|note| note.warning && note.reason == "PeersDisconnected"));
+    assert_eq!(said(&written, READY).0, "True", "jobs of either side go on");
+    // Of others the ComputeDomain says nothing.
+    change(&mut view, "n1", |node| node.status.as_mut().unwrap().daemon.links = Some(links(&[0, 2], &[])));
+    change(&mut view, "n0", |node| node.status.as_mut().unwrap().daemon.links = Some(links(&[1, 2], &[])));
+    assert_eq!(said(&status(&view).0, DEGRADED).1, "AsExpected");
+}
+
+#[test]
+fn what_the_driver_asks_for_is_shown_beside_all_else_that_is_wrong() {
+    let mut view = at_work(2);
+    change(&mut view, "n0", |node| {
+        node.status.as_mut().unwrap().daemon.recovery_action = Some("GPU 1: recover the IMEX domain".into());
+    });
+    let (written, _) = status(&view);
+    let (turned, reason, message) = said(&written, DEGRADED);
+    assert_eq!((turned, reason), ("True", "RecoveryNeeded"));
+    assert!(message.contains("n0: GPU 1: recover the IMEX domain"), "{message}");
+    change(&mut view, "n1", |node| node.status.as_mut().unwrap().daemon.state = "DOWN".into());
+    let (written, _) = status(&view);
+    let (_, reason, message) = said(&written, DEGRADED);
+    assert_eq!(reason, "DaemonNotReady");
+    assert!(message.contains("n1 has its IMEX daemon in state DOWN; n0: GPU 1"), "{message}");
+}

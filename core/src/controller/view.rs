@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
 use super::index::Index;
-use super::{Cd, Dirty, LabelledClaim};
+use super::{Cd, Dirty, DriverMatch, LabelledClaim};
 use crate::api::{IMEXDomain, IMEXNode};
 use crate::fault::Fault;
 use crate::names;
@@ -33,6 +33,8 @@ pub struct View {
     cds_by_template: Index,
     /// Whether daemons show certificates of their domain, which a node gets before it moves.
     pub(super) peer_certificates: bool,
+    /// Which drivers may meet.
+    pub(super) driver_match: DriverMatch,
     /// What is to be decided anew.
     pub dirty: Dirty,
 }
@@ -52,6 +54,12 @@ impl View {
     /// move.
     pub fn new(peer_certificates: bool) -> Self {
         Self { peer_certificates, ..Self::default() }
+    }
+
+    /// The same with another rule of which drivers may meet in an IMEX domain.
+    #[must_use]
+    pub fn with_driver_match(self, driver_match: DriverMatch) -> Self {
+        Self { driver_match, ..self }
     }
 
     /// A ComputeDomain has come or changed.

@@ -5,6 +5,7 @@ use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use super::{Cd, TemplateKey};
 use crate::api::{
     ComputeDomainRef, ComputeDomainStatus, DomainHealth, EpochMark, IMEXDomain, IMEXDomainStatus, IMEXNode, Member,
+    Refusal,
 };
 use crate::protocol;
 
@@ -64,6 +65,13 @@ pub enum Write {
         node: Box<IMEXNode>,
         /// The fence.
         mark: EpochMark,
+    },
+    /// Tell the node why it is refused, or that it is not any more.
+    Refuse {
+        /// The node.
+        node: Box<IMEXNode>,
+        /// Why.
+        refused: Option<Refusal>,
     },
     /// Delete the IMEXNode if its Node is gone and it lists no channel.
     Prune(Box<IMEXNode>),

@@ -137,7 +137,7 @@ impl Controller {
                 let epoch = domain.status.as_ref().map_or(0, |status| status.epoch);
                 let fence = Some(EpochMark { domain: target.clone(), epoch });
                 let spec = match bug {
-                    Bug::MoveWhileListed => IMEXNodeSpec { domain: Some(target), next: None, fence },
+                    Bug::MoveWhileListed => IMEXNodeSpec { domain: Some(target), fence, ..Default::default() },
                     _ => placement::move_in(&node, domain)?,
                 };
                 node_write(&node, Change::NodeSpec(spec))

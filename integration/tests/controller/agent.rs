@@ -2,7 +2,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use heddle_core::api::{ComputeDomainRef, IMEXDomain, IMEXNode, IMEXNodeSpec, IMEXNodeStatus, IsolationMode};
+use heddle_core::api::{
+    ComputeDomainRef, IMEXDomain, IMEXNode, IMEXNodeSpec, IMEXNodeStatus, IsolationMode, LinksState, PeerLinks,
+};
 use heddle_core::protocol::{self, Allocate, Enter};
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
@@ -114,6 +116,13 @@ impl Agent {
             status.daemon.index = member.map(|member| member.index);
         }
         status.daemon.state = if state.daemon_fails { "DOWN".into() } else { "READY".into() };
+        status.driver_version = "580.95.05".into();
+        let peers = domain.into_iter().flat_map(|domain| domain.spec.members.values());
+        let connected =
+            peers.filter(|peer| !peer.away && status.daemon.index != Some(peer.index)).map(|peer| peer.index);
+        let mut connected: Vec<_> = connected.collect();
+        connected.sort_unstable();
+        status.daemon.links = Some(PeerLinks { state: LinksState::Known, connected, ..PeerLinks::default() });
         status.daemon.message = state.daemon_fails.then(|| "killed by the test".into());
     }
 

@@ -81,6 +81,7 @@ impl Cluster {
             client: self.client.clone(),
             requests: Default::default(),
             metrics: None,
+            driver_match: Default::default(),
             signer: Some(signer),
         };
         let run = async move { controller::run(settings, std::future::pending()).await.unwrap() };

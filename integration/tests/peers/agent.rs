@@ -48,7 +48,8 @@ impl Node {
     }
 
     fn see(&self, domain: &IMEXDomain, next: Option<&str>) {
-        let spec = IMEXNodeSpec { domain: domain.metadata.name.clone(), next: next.map(Into::into), fence: None };
+        let spec =
+            IMEXNodeSpec { domain: domain.metadata.name.clone(), next: next.map(Into::into), ..Default::default() };
         let node = Arc::new(IMEXNode::new(&self.name, spec));
         self.actor.tell(Message::View(DomainView { node, domain: Some(Arc::new(domain.clone())) }));
     }

@@ -106,7 +106,7 @@ fn a_node_that_is_about_to_join_gets_its_identity_before() {
     test(async |bed| {
         let _controller = bed.controller();
         bed.domain("d", &[]).await;
-        bed.node("n1", IMEXNodeSpec { domain: Some("e".into()), next: Some("d".into()), fence: None }).await;
+        bed.node("n1", IMEXNodeSpec { domain: Some("e".into()), next: Some("d".into()), ..Default::default() }).await;
         bed.node("n2", IMEXNodeSpec { domain: Some("e".into()), ..Default::default() }).await;
         let key = identity::new_key().unwrap();
         assert_eq!(condition(&bed.ask(bed.agent("n1"), asking("n1", "d", &key)).await).0, "Approved");

@@ -83,6 +83,7 @@ impl Effects {
             Write::Announce { node, next } => self.announce(&node, next).await,
             Write::Move { node, target } => self.move_node(&node, &target).await,
             Write::Fence { node, mark } => self.fence(&node, mark).await,
+            Write::Refuse { node, refused } => self.refuse(&node, refused).await,
             Write::Prune(node) => self.prune(&node).await,
             Write::Examine { domain, nodes } => self.examine(&domain, nodes).await,
         }
@@ -143,6 +144,7 @@ fn label(write: &Write) -> &'static str {
         Write::Announce { .. } => "announce",
         Write::Move { .. } => "move",
         Write::Fence { .. } => "fence",
+        Write::Refuse { .. } => "refuse",
         Write::Prune(_) => "prune",
         Write::Examine { .. } => "examine",
     }

@@ -1,4 +1,4 @@
-use heddle_core::api::{EpochMark, IMEXNode, IMEXNodeSpec};
+use heddle_core::api::{EpochMark, IMEXNode, IMEXNodeSpec, Refusal};
 use heddle_core::controller::placement;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -21,6 +21,10 @@ impl Effects {
         self.write_spec(node, IMEXNodeSpec { next, ..node.spec.clone() }).await
     }
 
+    pub(super) async fn refuse(&self, node: &IMEXNode, refused: Option<Refusal>) -> Done {
+        self.write_spec(node, IMEXNodeSpec { refused, ..node.spec.clone() }).await
+    }
+
     pub(super) async fn fence(&self, node: &IMEXNode, mark: EpochMark) -> Done {
         self.write_spec(node, IMEXNodeSpec { fence: Some(mark), ..node.spec.clone() }).await
     }
@@ -30,6 +34,7 @@ impl Effects {
         let mut body = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": spec});
         // In a merge patch what is absent stays, and what is null goes.
         body["spec"]["next"] = json!(spec.next);
+        body["spec"]["refused"] = json!(spec.refused);
         let answer = api.patch(name, &patch(), &Patch::Merge(body)).await;
         self.settle(&api, name, Some(name.into()), answer).await
     }
