@@ -33,6 +33,43 @@ async fn another_node_map_is_refused() {
 }
 
 #[tokio::test]
+async fn issue_1447_a_daemon_of_another_domain_at_a_members_old_address_shuts_nobody_down() {
+    let rack = Rack::new();
+    let (zero, one) = (rack.node(0), rack.node(1));
+    // The domain's hash is in each name, so that the maps of two domains never agree.
+    let map = |domain: &str| heddle_core::imex::node_map(domain, 2);
+    let name = |domain: &str, index| heddle_core::imex::member_name(domain, index);
+    let hosts = |domain: &str, node: &crate::rack::Node| {
+        let names = [name(domain, 0), name(domain, 1)];
+        node.hosts(&[(&zero.address, &names[0]), (&one.address, &names[1])]);
+        node.map(&map(domain));
+    };
+    hosts("shared-1", &zero);
+    hosts("shared-1", &one);
+    let (mut zero_daemon, mut one_daemon) = (zero.start(), one.start());
+    zero_daemon.says("Connected to node 1").await;
+    zero_daemon.ready().await;
+    one_daemon.ready().await;
+    let mut exporter = zero.process(1);
+    let handle = exporter.export().await.unwrap();
+    one_daemon.signal(Signal::KILL);
+    one_daemon.exit().await;
+
+    // The address is given to a node of another domain, whose daemon knows ours by an address of before.
+    hosts("shared-2", &one);
+    let mut foreign = one.start();
+    foreign.ready().await;
+    zero_daemon.says("Connection to node 1 is refused: !M!").await;
+    foreign.says("Connection to node 0 is refused: !M!").await;
+    foreign.signal(Signal::TERM);
+    assert_eq!(foreign.exit().await, Some(0));
+    assert_eq!(zero.query().await, "READY\n");
+    assert!(!zero_daemon.log().contains("Node 1 is shutting down"), "{}", zero_daemon.log());
+    assert_eq!(code(zero.process(2).import(&handle)).await, 800, "what it exports is not touched");
+    zero.process(1).import(&handle).await.unwrap();
+}
+
+#[tokio::test]
 async fn another_revision_of_the_protocol_is_refused() {
     let rack = Rack::new();
     let (zero, one) = (rack.node(0), rack.node(1));
