@@ -85,7 +85,8 @@ pub fn root() -> tempfile::TempDir {
     root
 }
 
-/// Whether a process exists.
+/// Whether a process runs. One that has ended stays in the list until somebody has asked for its end.
 pub fn alive(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+    let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
