@@ -453,10 +453,11 @@ impl Keeper {
             }
             Answer::Row(row) => {
                 let Some(config) = self.config.clone() else { return };
-                let (timing, before) = (&self.settings.timing, self.state.borrow().clone());
-                let mut pause = timing.poll_peers;
-                self.publish(|state| pause = self.peers.show(state, row, &config, timing, unix_ms()));
-                let news = *self.state.borrow() != before;
+                let before = self.state.borrow().clone();
+                let mut state = before.clone();
+                let pause = self.peers.show(&mut state, row, &config, &self.settings.timing, unix_ms());
+                let news = state != before;
+                self.publish(|known| *known = state);
                 let events = self.daemon.as_ref().map_or(0, |daemon| daemon.clues.borrow().events);
                 self.peers.answered(now, pause, news, events, &self.settings.timing);
             }

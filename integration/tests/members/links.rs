@@ -36,6 +36,23 @@ fn dcgm_308_a_clique_comes_up_without_any_compute_domain_and_rests_without_a_wri
 }
 
 #[test]
+fn a_clique_that_boots_costs_each_node_a_few_writes_however_many_it_has() {
+    test(async |field| {
+        field.with_nodes(9).await;
+        let mut writes = BTreeMap::<String, usize>::new();
+        let mut history = field.server.history();
+        while let Some(change) = history.try_next().unwrap() {
+            if change.kind() == "IMEXNode" {
+                *writes.entry(change.object()["metadata"]["name"].as_str().unwrap().into()).or_default() += 1;
+            }
+        }
+        // Made, reported, assigned, its condition, its daemon's states and connections.
+        let most = writes.values().max().unwrap();
+        assert!(*most <= 12, "{writes:?}");
+    });
+}
+
+#[test]
 fn a_partition_between_two_members_is_named_and_heals_without_a_restart() {
     test(async |field| {
         field.with_nodes(3).await;
