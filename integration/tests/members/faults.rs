@@ -52,6 +52,33 @@ fn a_daemon_that_crashes_in_any_state_is_told_and_its_claims_wait() {
 }
 
 #[test]
+fn one_that_crashes_while_it_waits_for_its_last_lifes_importers_is_told_too() {
+    test(async |field| {
+        field.with_nodes(2).await;
+        let green = field.create("green").await;
+        for node in ["n0", "n1"] {
+            field.prepare(&green, node).await;
+        }
+        let mut exporter = field.node("n1").process(1);
+        let handle = exporter.export().await.unwrap();
+        let mut importer = field.node("n0").process(1);
+        importer.import(&handle).await.unwrap();
+        let before = field.node("n0").state().await.daemon_pid;
+        let state = DaemonState::WaitingForRecovery;
+        field.node("n1").scenario(&Scenario { crash_in: Some(state), ..Scenario::default() });
+        kill(field.node("n1").state().await.daemon_pid);
+        field.condition("green", DEGRADED, reason::DAEMON_NOT_READY).await;
+        let reached = async || field.node("n1").log().contains("IMEX state is now WAITING_FOR_RECOVERY").then_some(());
+        field.until("it gets as far as that", reached).await;
+        field.node("n1").scenario(&Scenario::default());
+        field.condition("green", DEGRADED, "AsExpected").await;
+        field.up(2).await;
+        field.holds("n1").await;
+        assert_eq!(field.node("n0").state().await.daemon_pid, before);
+    });
+}
+
+#[test]
 fn a_foreign_daemon_is_named_and_waited_out() {
     test(async |field| {
         let address = field.address(1);
