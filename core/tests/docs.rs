@@ -1,4 +1,7 @@
-//! The troubleshooting page knows every reason.
+//! What the pages say about the code is so.
+
+use std::collections::BTreeSet;
+use std::path::Path;
 
 #[test]
 fn every_reason_is_explained() {
@@ -6,4 +9,49 @@ fn every_reason_is_explained() {
     let explained = |reason: &str| page.lines().any(|line| line.starts_with(&format!("| `{reason}` |")));
     let missing: Vec<_> = heddle_core::fault::reason::ALL.iter().filter(|reason| !explained(reason)).collect();
     assert!(missing.is_empty(), "docs/troubleshooting.md lacks {missing:?}");
+}
+
+#[test]
+fn every_test_named_on_the_page_of_cases_exists() {
+    let page = include_str!("../../docs/cases.md");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut tests = BTreeSet::new();
+    for folder in ["core", "actors", "integration", "src", "tests"] {
+        collect(&root.join(folder), &mut tests);
+    }
+    assert!(tests.contains("every_test_named_on_the_page_of_cases_exists"), "the tree has not been read");
+    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| # "));
+    let mut named = 0;
+    for row in rows {
+        // The last column: what people saw may have a word in backticks too.
+        let kept = row.trim_end_matches([' ', '|']).rsplit_once(" | ").unwrap().1;
+        for name in kept.split('`').skip(1).step_by(2).filter(|name| !name.contains(' ')) {
+            assert!(tests.contains(name), "docs/cases.md names {name}, which is no test: {row}");
+            named += 1;
+        }
+    }
+    assert!(named > 100, "the page has {named} tests");
+}
+
+/// The names of all tests in the Rust files below a folder.
+fn collect(folder: &Path, tests: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, tests);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let mut is_test = false;
+            for line in text.lines().map(str::trim_start) {
+                if line.starts_with("#[test") || line.starts_with("#[tokio::test") {
+                    is_test = true;
+                } else if let Some((_, rest)) = line.split_once("fn ") {
+                    let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+                    if std::mem::take(&mut is_test) {
+                        tests.insert(name.to_owned());
+                    }
+                }
+            }
+        }
+    }
 }
