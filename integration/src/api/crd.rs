@@ -156,15 +156,27 @@ pub fn validate(crd: &Value, object: &Value, old: Option<&Value>) -> Result<Vec<
 }
 
 impl Store {
-    /// Serves what a CRD that was checked defines.
+    /// Serves what a CRD that was checked defines. What is there already is pruned and defaulted by it when it is read, as
+    /// the real server does.
     pub(super) fn serve(&mut self, crd: &Value) {
-        if let Ok(resources) = resources(crd) {
-            for resource in &resources {
-                self.catalog.remove(&resource.id);
-            }
-            for resource in resources {
-                self.catalog.add(resource);
-            }
+        let Ok(resources) = resources(crd) else { return };
+        let Some(first) = resources.first() else { return };
+        let (id, version) = (first.id.clone(), first.version.clone());
+        let stored_as = first.custom.as_ref().map_or(version.clone(), |custom| custom.storage_version.clone());
+        let served = resources.iter().any(|resource| resource.version == stored_as);
+        let read_as = if served { stored_as } else { version };
+        self.catalog.remove(&id);
+        for resource in resources {
+            self.catalog.add(resource);
+        }
+        if self.learn_schemas(&id, &crd["spec"]["versions"])
+            && let Some(resource) = self.catalog.find(&id.group, &read_as, &id.plural)
+            && let Some(custom) = &resource.custom
+        {
+            self.reshape(&id, |object| {
+                custom.schema.prune(object);
+                custom.schema.apply_defaults(object);
+            });
         }
     }
 }

@@ -28,7 +28,12 @@ where
 {
     route(&server, request).await.unwrap_or_else(|status| {
         let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        respond(code, status::body(&status).to_string().into())
+        let mut answer = respond(code, status::body(&status).to_string().into());
+        let pause = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        if pause > 0 {
+            answer.headers_mut().insert(header::RETRY_AFTER, pause.into());
+        }
+        answer
     })
 }
 

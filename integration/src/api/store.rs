@@ -33,8 +33,13 @@ impl Key {
 
 #[derive(Debug, Default)]
 struct Collection {
+    /// As they are shown.
     objects: BTreeMap<Key, Arc<Object>>,
     watchers: Watchers,
+    /// As they are stored, those of which the served schema shows something else.
+    stored: BTreeMap<Key, Value>,
+    /// The version at which all of them began to be shown otherwise, without a write.
+    reshaped: u64,
 }
 
 /// A page of a list.
@@ -58,6 +63,8 @@ pub struct Store {
     uids: HashMap<String, (GroupResource, Key)>,
     dependents: HashMap<String, BTreeSet<(GroupResource, Key)>>,
     population: HashMap<String, usize>,
+    /// What CRDs say of their versions.
+    schemas: HashMap<GroupResource, Value>,
     pub(super) minor: u32,
     pub(super) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     random: fastrand::Rng,
@@ -77,6 +84,7 @@ impl Store {
             uids: HashMap::new(),
             dependents: HashMap::new(),
             population: HashMap::new(),
+            schemas: HashMap::new(),
             minor: options.minor,
             clock: Arc::from(options.clock),
             random: options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed),
@@ -186,6 +194,10 @@ impl Store {
         bookmarks: bool,
     ) -> Outcome<(Vec<Delivery>, mpsc::Receiver<Delivery>)> {
         let backlog = match version {
+            // A new schema has a new watch cache, which knows nothing of before.
+            Some(version) if self.collections.get(id).is_some_and(|known| version < known.reshaped) => {
+                return Err(expired(version, self.collections[id].reshaped));
+            }
             Some(version) => self
                 .since(version)?
                 .filter(|change| change.resource == *id)
@@ -234,6 +246,30 @@ impl Store {
         }
     }
 
+    /// A CRD says this of its versions from now on; whether that is new.
+    pub fn learn_schemas(&mut self, id: &GroupResource, versions: &Value) -> bool {
+        self.schemas.insert(id.clone(), versions.clone()).as_ref() != Some(versions)
+    }
+
+    /// Shows the objects of a collection by another schema. What is stored stays as it is, until an object is written.
+    pub fn reshape(&mut self, id: &GroupResource, shape: impl Fn(&mut Value)) {
+        let version = self.version;
+        let Some(collection) = self.collections.get_mut(id) else { return };
+        for (key, object) in &mut collection.objects {
+            let stored = collection.stored.remove(key).unwrap_or_else(|| object.value.clone());
+            let mut shown = stored.clone();
+            shape(&mut shown);
+            if shown != stored {
+                collection.stored.insert(key.clone(), stored);
+            }
+            if shown != object.value {
+                *object = Arc::new(Object::new(shown));
+            }
+        }
+        collection.reshaped = version;
+        collection.watchers = Watchers::default();
+    }
+
     /// Makes a write durable and known: `next` replaces whatever is at its key.
     pub fn put(&mut self, id: &GroupResource, mut next: Value) -> Arc<Object> {
         let key = Key::of(&next);
@@ -242,6 +278,7 @@ impl Store {
         let object = Arc::new(Object::new(next));
         let collection = self.collections.entry(id.clone()).or_default();
         let previous = collection.objects.insert(key.clone(), object.clone());
+        collection.stored.remove(&key);
         match &previous {
             None => *self.population.entry(key.namespace.clone()).or_default() += 1,
             Some(previous) => self.forget_owners(&previous.value, id, &key),
@@ -260,7 +297,9 @@ impl Store {
     /// Takes an object away; `last` is how it looked at the end.
     pub fn take(&mut self, id: &GroupResource, mut last: Value) -> Option<Arc<Object>> {
         let key = Key::of(&last);
-        let previous = self.collections.get_mut(id)?.objects.remove(&key)?;
+        let collection = self.collections.get_mut(id)?;
+        let previous = collection.objects.remove(&key)?;
+        collection.stored.remove(&key);
         let version = self.version + 1;
         last["metadata"]["resourceVersion"] = version.to_string().into();
         self.forget_owners(&previous.value, id, &key);
