@@ -15,6 +15,7 @@ pub mod identity;
 pub mod imex;
 pub mod invariants;
 pub mod inventory;
+pub mod lease;
 pub mod names;
 pub mod preflight;
 pub mod protocol;
