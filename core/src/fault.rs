@@ -130,6 +130,10 @@ pub mod reason {
         DEADLINE = "DeadlineExceeded";
         /// A template of the wanted name exists and is not ours.
         TEMPLATE_CONFLICT = "TemplateConflict";
+        /// A CustomResourceDefinition that the API serves is not this release's.
+        CRD_OUTDATED = "CRDOutdated";
+        /// What a ComputeDomain asked for may have been dropped when it was made.
+        FIELDS_DROPPED = "FieldsDropped";
         /// An IMEX domain has no index left for this node.
         DOMAIN_FULL = "DomainFull";
         /// The domain's members differ in something that must be equal.

@@ -20,4 +20,5 @@ pub mod names;
 pub mod preflight;
 pub mod protocol;
 pub mod runtime_guard;
+pub mod schema;
 pub mod slices;

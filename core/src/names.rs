@@ -48,6 +48,15 @@ pub const DEFAULT_CHANNEL_COUNT: u32 = 2048;
 /// Key of the taint of slots that cannot be used; its value is the [reason](crate::fault::reason).
 pub const SLOT_TAINT: &str = "compute-domain.nvidia.com/not-usable";
 
+/// Name of the CustomResourceDefinition of ComputeDomains.
+pub const COMPUTE_DOMAIN_CRD: &str = "computedomains.resource.nvidia.com";
+/// On a ComputeDomain that was made while its CRD was not ours: what it asked for may have been dropped.
+pub const DOUBT_ANNOTATION: &str = "imex.heddle.dev/made-under-foreign-crd";
+/// Where `kubectl apply` keeps the manifest that it was given.
+pub const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Field manager of the CRDs.
+pub const CRD_MANAGER: &str = "heddle";
 /// Who writes our Events, and the field manager of our writes.
 pub const CONTROLLER: &str = "heddle-controller";
 /// Who writes a node's Events, and the field manager of its writes.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_core::api::{AllocationMode, ChannelConfig, ComputeDomainRef, IMEXDomain, IMEXDomainStatus};
+use heddle_core::api::{AllocationMode, ChannelConfig, ComputeDomainRef, IMEXDomain, IMEXDomainStatus, IsolationMode};
 use heddle_core::fault::{Class, Fault, reason};
 use heddle_core::{names, protocol};
 use kube::api::PostParams;
@@ -26,7 +26,7 @@ fn pause(members: usize) -> Duration {
 /// channel drained again and again.
 async fn alive(client: Client, cd: ComputeDomainRef) -> Result<(), Fault> {
     let config = ChannelConfig::new(&cd.uid, &cd.name, AllocationMode::default());
-    lookup::compute_domain(&client, &cd.namespace, &config).await.map(|_| ())
+    lookup::compute_domain(&client, &cd.namespace, &config, IsolationMode::default()).await.map(|_| ())
 }
 
 /// Writes the domain's channel map, guarded by the resourceVersion of the copy that it was decided on.

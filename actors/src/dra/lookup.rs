@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use heddle_core::api::{ChannelConfig, IMEXNode, IMEXNodeStatus};
+use heddle_core::api::{ChannelConfig, IMEXNode, IMEXNodeStatus, IsolationMode};
 use heddle_core::claim::checkpoint::Checkpoint;
 use heddle_core::claim::plan::DomainFacts;
 use heddle_core::claim::{ClaimKey, compute_domain, status};
@@ -30,11 +30,13 @@ pub(crate) async fn claim(client: &Client, key: &ClaimKey) -> Result<ResourceCla
     found.ok_or_else(|| Fault::permanent(reason::CLAIM_MISMATCH, format!("ResourceClaim {key} does not exist")))
 }
 
-/// The ComputeDomain that `config` names, in the claim's namespace and nowhere else.
+/// The ComputeDomain that `config` names, in the claim's namespace and nowhere else. `asked` is the isolation that the claim
+/// was made for.
 pub(crate) async fn compute_domain(
     client: &Client,
     namespace: &str,
     config: &ChannelConfig,
+    asked: IsolationMode,
 ) -> Result<DomainFacts, Fault> {
     let (group, version) = names::COMPUTE_DOMAIN_API_VERSION.split_once('/').unwrap_or_default();
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "ComputeDomain"));
@@ -50,7 +52,7 @@ pub(crate) async fn compute_domain(
     };
     let found = found.map_err(|why| unavailable("ComputeDomain", &shown, &why))?;
     let found = found.ok_or_else(|| compute_domain::gone(namespace, config))?;
-    compute_domain::facts(&found, namespace, config)
+    compute_domain::facts(&found, namespace, config, asked)
 }
 
 /// The status of the node's own object, however long it takes to get it.

@@ -165,9 +165,10 @@ impl Job {
             Step::GetComputeDomain(config) => {
                 self.progress.reach(Stage::Api);
                 let namespace = &self.claim.namespace;
+                let asked = request::isolation(read.as_ref().ok_or_else(superseded)?);
                 known.domain = match domains.get(&config.domain_id, namespace) {
                     Some(facts) => Some(facts),
-                    None => Some(self.cancel.or(lookup::compute_domain(client, namespace, &config)).await??),
+                    None => Some(self.cancel.or(lookup::compute_domain(client, namespace, &config, asked)).await??),
                 };
             }
             Step::CheckContainers(domain) => {

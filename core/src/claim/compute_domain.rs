@@ -8,10 +8,19 @@ use crate::api::{AllocationMode, ChannelConfig, ComputeDomainRef, IsolationMode}
 use crate::fault::{Fault, reason};
 
 /// What counts of `object`, which was found in the claim's namespace under the name or UID that `config` gives.
+/// `asked` is the isolation that the claim was made for.
+///
+/// A claim that was made for an exclusive ComputeDomain stays one: what the object says may have been dropped since, by
+/// another driver's schema.
 ///
 /// # Errors
 /// A permanent fault if it is another ComputeDomain, is being deleted, or asks for something unknown.
-pub fn facts(object: &DynamicObject, namespace: &str, config: &ChannelConfig) -> Result<DomainFacts, Fault> {
+pub fn facts(
+    object: &DynamicObject,
+    namespace: &str,
+    config: &ChannelConfig,
+    asked: IsolationMode,
+) -> Result<DomainFacts, Fault> {
     let name = object.metadata.name.clone().unwrap_or_default();
     if object.metadata.namespace.as_deref() != Some(namespace) {
         return Err(gone(namespace, config));
@@ -36,6 +45,7 @@ pub fn facts(object: &DynamicObject, namespace: &str, config: &ChannelConfig) ->
         Fault::permanent(reason::INVALID_CONFIG, message)
     };
     let isolation = match field("/spec/isolationMode") {
+        _ if asked == IsolationMode::Domain => asked,
         None => IsolationMode::default(),
         Some(value) => serde_json::from_value(value.clone()).map_err(|_| unknown("isolationMode", value))?,
     };
@@ -72,7 +82,20 @@ mod tests {
 
     fn read(object: Value) -> Result<DomainFacts, Fault> {
         let config = ChannelConfig::new(UID, "green", AllocationMode::Single);
-        facts(&serde_json::from_value(object).unwrap(), "team", &config)
+        facts(&serde_json::from_value(object).unwrap(), "team", &config, IsolationMode::Channel)
+    }
+
+    /// Known failures aicr 2546, 2547, 2715: otherwise a node would enter the shared IMEX domain for it.
+    #[test]
+    fn where_its_isolation_was_dropped_the_claim_tells() {
+        let config = ChannelConfig::new(UID, "green", AllocationMode::Single);
+        let mode = |spec: Value, asked| {
+            let object = json!({"metadata": {"namespace": "team", "name": "green", "uid": UID}, "spec": spec});
+            facts(&serde_json::from_value(object).unwrap(), "team", &config, asked).unwrap().isolation
+        };
+        assert_eq!(mode(json!({"channel": {}}), IsolationMode::Domain), IsolationMode::Domain);
+        assert_eq!(mode(json!({"isolationMode": "Channel"}), IsolationMode::Domain), IsolationMode::Domain);
+        assert_eq!(mode(json!({"isolationMode": "Domain"}), IsolationMode::Channel), IsolationMode::Domain);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::{
 use serde_json::Value;
 
 use super::ClaimKey;
-use crate::api::ChannelConfig;
+use crate::api::{ChannelConfig, IsolationMode};
 use crate::fault::{Fault, reason};
 use crate::{names, slices};
 
@@ -74,6 +74,15 @@ pub fn devices(claim: &ResourceClaim, key: &ClaimKey, driver: &str, node: &str) 
         return Err(mismatch(format!("holds {:.80} of {node}, which is no slot", other.device)));
     }
     Ok(ours.into_iter().map(allocated).collect())
+}
+
+/// The isolation that the claim was made for: the template of an exclusive ComputeDomain asks for all slots of a node.
+pub fn isolation(claim: &ResourceClaim) -> IsolationMode {
+    let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
+    let slots = requests.filter_map(|request| request.exactly.as_ref());
+    let mut slots = slots.filter(|exactly| exactly.device_class_name == names::CHANNEL_DEVICE_CLASS);
+    let all = slots.any(|exactly| exactly.allocation_mode.as_deref() == Some("All"));
+    if all { IsolationMode::Domain } else { IsolationMode::Channel }
 }
 
 fn allocated(result: &DeviceRequestAllocationResult) -> Allocated {
@@ -321,5 +330,19 @@ mod tests {
             proptest::prop_assert_eq!(fault.class, Class::Permanent);
             proptest::prop_assert!(fault.message.len() < 1000);
         }
+    }
+
+    #[test]
+    fn a_claim_of_all_slots_was_made_for_an_exclusive_compute_domain() {
+        let asking = |class: &str, mode: &str| {
+            let exactly = serde_json::json!({"deviceClassName": class, "allocationMode": mode});
+            let spec = serde_json::json!({"devices": {"requests": [{"name": "channel", "exactly": exactly}]}});
+            let claim: ResourceClaim =
+                serde_json::from_value(serde_json::json!({"metadata": {}, "spec": spec})).unwrap();
+            isolation(&claim)
+        };
+        assert_eq!(asking(names::CHANNEL_DEVICE_CLASS, "All"), IsolationMode::Domain);
+        assert_eq!(asking(names::CHANNEL_DEVICE_CLASS, "ExactCount"), IsolationMode::Channel);
+        assert_eq!(asking("gpu.nvidia.com", "All"), IsolationMode::Channel);
     }
 }

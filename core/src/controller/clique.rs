@@ -70,7 +70,7 @@ impl Clique<'_> {
         let cds = self.view.cds_on(node);
         let wanted = cds
             .values()
-            .filter(|cd| cd.alive() && cd.exclusive())
+            .filter(|cd| cd.alive() && self.view.exclusive(cd) && self.view.obstacle(cd).is_none())
             .map(|cd| Wanted { domain: exclusive_domain_name(&self.id, cd.uid()), owner: cd.reference.clone() });
         wanted.min_by_key(|wanted| object.spec.domain.as_deref() != Some(&wanted.domain))
     }

@@ -1,6 +1,6 @@
 use super::health;
 use super::lifecycle::Phase;
-use super::status::{Facts, exhaustion, mode};
+use super::status::{Facts, exhaustion};
 use super::write::Note;
 use crate::api::{ChannelEntry, ChannelState, IMEXDomain, IsolationMode};
 use crate::condition::{Condition, Draft, draft, enumerate};
@@ -93,7 +93,7 @@ fn isolated(facts: &Facts<'_>) -> Draft {
     if !facts.channels.iter().any(|(_, entry)| entry.state == ChannelState::Active) {
         return draft(ISOLATED, "Unknown", reason::CHANNEL_PENDING, "it has no channel yet");
     }
-    match mode(facts.cd) {
+    match facts.mode {
         IsolationMode::Channel => {
             draft(ISOLATED, "True", "ByChannel", "its channel is its own in the shared IMEX domain")
         }
@@ -134,6 +134,11 @@ fn degraded(facts: &Facts<'_>) -> Draft {
         let text = "the driver asks for it, and nothing is done by itself while jobs run";
         found.push((reason::RECOVERY_NEEDED, format!("{} ({text})", enumerate(recovery.into_iter()))));
     }
+    if facts.lost {
+        let text = "its isolationMode was dropped while another driver's CustomResourceDefinition was served, and it goes on as \
+                    Domain: delete it and create it anew when that suits its users";
+        found.push((reason::FIELDS_DROPPED, text.to_owned()));
+    }
     let Some((worst, _)) = found.first() else {
         return draft(DEGRADED, "False", "AsExpected", "every node that has entered serves it");
     };
@@ -154,7 +159,14 @@ pub fn notes(before: &[Condition], drafts: &[Draft]) -> Vec<Note> {
 }
 
 fn bad(draft: &Draft) -> bool {
-    let lasting = ["TemplateConflict", "InvalidSpec", reason::CHANNELS_EXHAUSTED, reason::RUNTIME_GUARD_OPEN];
+    let lasting = [
+        "TemplateConflict",
+        "InvalidSpec",
+        reason::CHANNELS_EXHAUSTED,
+        reason::RUNTIME_GUARD_OPEN,
+        reason::CRD_OUTDATED,
+        reason::FIELDS_DROPPED,
+    ];
     (draft.type_ == DEGRADED && draft.status == "True") || lasting.contains(&draft.reason.as_str())
 }
 

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 
-use super::template::{self, TemplateStep};
+use super::template::{self, TemplateStep, ours};
 use super::{Cd, LabelledClaim, View, Write, status};
 use crate::api::ChannelState;
 use crate::fault::Fault;
@@ -32,26 +32,31 @@ pub fn compute_domain(view: &View, uid: &str, now: &str) -> Vec<Write> {
         (_, true) if !cd.guarded() => return Vec::new(),
         (_, true) => delete(view, cd, &mut writes),
         (Err(why), false) => Phase::Unreadable(why.clone()),
-        (Ok(_), false) if !cd.guarded() => {
-            writes.push(Write::Guard(cd.clone()));
-            return writes;
-        }
-        (Ok(spec), false) => match template::step(view, cd, spec) {
-            TemplateStep::Ready => Phase::Serving,
-            TemplateStep::Do(write) => {
-                writes.push(write);
-                Phase::Preparing
-            }
-            TemplateStep::Blocked(fault, write) => {
-                writes.extend(write);
-                Phase::Blocked(fault)
-            }
+        (Ok(spec), false) => match view.obstacle(cd) {
+            // Before anything is said: what is not marked now looks like any other once the schema is ours again.
+            Some(_) if cd.unmarked() => return vec![Write::Mark(cd.clone())],
+            Some(fault) => Phase::Blocked(fault),
+            None if !cd.guarded() => return vec![Write::Guard(cd.clone())],
+            None if view.stands(cd) && view.served_by(cd).is_some() => Phase::Serving,
+            None => match template::step(view, cd, spec) {
+                TemplateStep::Ready => Phase::Serving,
+                TemplateStep::Do(write) => {
+                    writes.push(write);
+                    Phase::Preparing
+                }
+                TemplateStep::Blocked(fault, write) => {
+                    writes.extend(write);
+                    Phase::Blocked(fault)
+                }
+            },
         },
     };
     // A ComputeDomain that has just come gets its first status together with its template.
     let first_look = phase == Phase::Preparing && cd.status.is_none();
     let ends = writes.iter().any(|write| matches!(write, Write::Unguard(_)));
-    if !first_look && !ends {
+    // Whatever is written of it now is written without its isolationMode, for good.
+    let would_lose = view.stands(cd) && view.exclusive(cd) && !cd.deleting;
+    if !first_look && !ends && !would_lose {
         writes.extend(status::write(view, cd, &phase, now));
     }
     writes
@@ -64,11 +69,6 @@ fn orphans(view: &View, uid: &str) -> Vec<Write> {
         .filter(|template| ours(template))
         .map(|template| release(Box::new(template.clone())))
         .collect()
-}
-
-/// Anybody can put our label on a template; ours has the finalizer too.
-fn ours(template: &ResourceClaimTemplate) -> bool {
-    template.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::FINALIZER)
 }
 
 /// The template goes first, so that no new claim is made; the channels are drained by the decisions of their cliques;

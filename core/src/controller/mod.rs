@@ -24,7 +24,7 @@ mod write;
 pub use agreement::DriverMatch;
 pub use claim::LabelledClaim;
 pub use clique::{CliquePlan, clique};
-pub use compute_domain::Cd;
+pub use compute_domain::{Cd, Origin};
 pub use conditions::{CHANNEL_ASSIGNED, DEGRADED, ISOLATED, READY};
 pub use dirty::Dirty;
 pub use lifecycle::{compute_domain, node, without_finalizer};
@@ -35,6 +35,8 @@ pub use write::{DomainWrite, Note, Write};
 
 #[cfg(test)]
 mod clique_tests;
+#[cfg(test)]
+mod crd_tests;
 #[cfg(test)]
 pub(crate) mod samples;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::api::*;
 use crate::claim::ClaimKey;
-use crate::controller::{Cd, LabelledClaim};
+use crate::controller::{Cd, LabelledClaim, Origin};
 use crate::names;
 
 pub fn sample_clique() -> crate::clique::CliqueId {
@@ -28,6 +28,7 @@ pub fn sample_cd(name: &str, isolation_mode: IsolationMode) -> Cd {
         resource_version: None,
         spec: Ok(ComputeDomainSpec { num_nodes: 0, isolation_mode, channel }),
         status: None,
+        origin: Origin::default(),
     }
 }
 

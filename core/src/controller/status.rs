@@ -27,6 +27,10 @@ pub fn write(view: &View, cd: &Cd, phase: &Phase, now: &str) -> Option<Write> {
 /// What there is to say of a ComputeDomain.
 pub(super) struct Facts<'a> {
     pub cd: &'a Cd,
+    /// How it is to be kept apart.
+    pub mode: IsolationMode,
+    /// Its spec does not say so any more.
+    pub lost: bool,
     /// Its channels.
     pub channels: Vec<(&'a IMEXDomain, &'a ChannelEntry)>,
     /// The nodes that use it.
@@ -67,7 +71,9 @@ impl<'a> Facts<'a> {
         let nodes: Vec<_> = names.into_iter().map(|node| Use::of(view, cd, node)).collect();
         let exhausted = exhausted(view, &nodes, &channels);
         let split = split(view, &nodes);
-        Self { cd, channels, nodes, split, exhausted }
+        let mode = if view.exclusive(cd) { IsolationMode::Domain } else { IsolationMode::Channel };
+        let lost = mode == IsolationMode::Domain && !cd.exclusive();
+        Self { cd, mode, lost, channels, nodes, split, exhausted }
     }
 }
 
@@ -101,7 +107,7 @@ impl<'a> Use<'a> {
         };
         let domain = view.domain(serving);
         let own = domain.and_then(|domain| domain.spec.compute_domain.as_ref()).map(|owner| owner.uid.as_str());
-        found.not_isolated = (cd.exclusive() && own != Some(cd.uid())).then(|| not_isolated(node, serving));
+        found.not_isolated = (view.exclusive(cd) && own != Some(cd.uid())).then(|| not_isolated(node, serving));
         found.entered = lists(node, serving, cd.uid()).is_some();
         let member = domain.and_then(|domain| domain.spec.members.get(node_name));
         found.index = member.map_or(0, |member| member.index);
@@ -213,9 +219,4 @@ fn serves(used: &Use<'_>, domain: &str) -> bool {
 pub(super) fn exhaustion(domain: &IMEXDomain, taken: usize) -> Fault {
     let text = format!("no free IMEX channel in domain {} ({taken} in use)", name(domain));
     Fault::retryable(reason::CHANNELS_EXHAUSTED, text)
-}
-
-/// How the ComputeDomain is to be kept apart.
-pub(super) fn mode(cd: &Cd) -> IsolationMode {
-    cd.spec.as_ref().map_or(IsolationMode::Channel, |spec| spec.isolation_mode)
 }

@@ -72,6 +72,18 @@ pub fn wanted(cd: &Cd, spec: &ComputeDomainSpec) -> ResourceClaimTemplate {
     }
 }
 
+/// Anybody can put our label on a template; ours has the finalizer too.
+pub(super) fn ours(template: &ResourceClaimTemplate) -> bool {
+    template.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::FINALIZER)
+}
+
+/// Whether the claims made from the template ask for all slots of a node.
+pub(super) fn asks_all(template: &ResourceClaimTemplate) -> bool {
+    let requests = template.spec.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
+    let mut asked = requests.filter_map(|request| request.exactly.as_ref());
+    asked.any(|exactly| exactly.allocation_mode.as_deref() == Some("All"))
+}
+
 /// The next step towards the template of a living ComputeDomain.
 ///
 /// The API lets nobody change a template's spec, so one of ours that is not as it should be (one of the existing
@@ -85,6 +97,12 @@ pub fn step(view: &View, cd: &Cd, spec: &ComputeDomainSpec) -> TemplateStep {
     if owner != Some(cd.uid()) {
         return foreign(view, cd, &key, owner);
     }
+    // What it has been served as stays, also where its spec has lost that.
+    let lost = ours(found) && asks_all(found) && spec.isolation_mode != IsolationMode::Domain;
+    let wanted = match lost {
+        true => self::wanted(cd, &ComputeDomainSpec { isolation_mode: IsolationMode::Domain, ..spec.clone() }),
+        false => wanted,
+    };
     let going = found.metadata.deletion_timestamp.is_some();
     let same =
         found.spec.spec == wanted.spec.spec && holds(labels(&found.spec.metadata), labels(&wanted.spec.metadata));

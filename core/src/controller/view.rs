@@ -5,11 +5,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
 use super::index::Index;
-use super::{Cd, Dirty, DriverMatch, LabelledClaim};
+use super::template::{asks_all, ours};
+use super::{Cd, Dirty, DriverMatch, LabelledClaim, Origin};
 use crate::api::{IMEXDomain, IMEXNode};
 use crate::fault::Fault;
 use crate::names;
 use crate::protocol::name;
+use crate::schema;
 
 /// What the controller knows of the cluster, with the relations that its decisions follow, and which decisions a
 /// change asks for. One event costs what the changed object touches, whatever the size of the cluster.
@@ -31,6 +33,8 @@ pub struct View {
     domains_by_cd: Index,
     templates_by_cd: BTreeMap<String, BTreeSet<TemplateKey>>,
     cds_by_template: Index,
+    /// The CRDs that do not fit, by name, and why.
+    misfits: BTreeMap<String, Fault>,
     /// Whether daemons show certificates of their domain, which a node gets before it moves.
     pub(super) peer_certificates: bool,
     /// Which drivers may meet.
@@ -38,6 +42,9 @@ pub struct View {
     /// What is to be decided anew.
     pub dirty: Dirty,
 }
+
+/// What a ComputeDomain lacks that was read through another's schema, before that is known.
+const MISSING: &str = "spec.isolationMode is missing";
 
 /// Namespace and name.
 pub type TemplateKey = (String, String);
@@ -62,11 +69,33 @@ impl View {
         Self { driver_match, ..self }
     }
 
+    /// A CRD was looked at: why it does not fit, if it does not. One that nobody has looked at fits.
+    pub fn put_crd(&mut self, crd: &str, misfit: Option<Fault>) {
+        if self.misfits.get(crd) == misfit.as_ref() {
+            return;
+        }
+        match misfit {
+            Some(fault) => drop(self.misfits.insert(crd.into(), fault)),
+            None => drop(self.misfits.remove(crd)),
+        }
+        self.touch_all();
+    }
+
+    /// Why no new ComputeDomain is served, if it is for a CRD.
+    pub fn misfit(&self) -> Option<&Fault> {
+        self.misfits.values().next()
+    }
+
     /// A ComputeDomain has come or changed.
-    pub fn put_cd(&mut self, cd: Cd) {
+    pub fn put_cd(&mut self, mut cd: Cd) {
         let before = self.cds.get(cd.uid());
         if before.is_some_and(|before| older(cd.resource_version.as_deref(), before.resource_version.as_deref())) {
             return;
+        }
+        // A spec never changes, but what is read of it does when another's CRD is served.
+        if let Some(before) = before.filter(|before| cd.origin.pruned && !before.origin.pruned) {
+            cd.spec = before.spec.clone();
+            cd.origin = Origin { marked: cd.origin.marked, ..before.origin.clone() };
         }
         let uid = cd.uid().to_string();
         let turned = before.is_none_or(|before| before.deleting != cd.deleting || before.spec != cd.spec);
@@ -235,7 +264,7 @@ impl View {
 
     fn touch_claim(&mut self, claim: &LabelledClaim) {
         self.dirty.cds.insert(claim.cd_uid.clone());
-        if self.cds.get(&claim.cd_uid).is_none_or(|cd| cd.exclusive()) {
+        if self.cds.get(&claim.cd_uid).is_none_or(|cd| self.exclusive(cd)) {
             let cliques = claim.nodes.iter().filter_map(|node| clique_of(self.imex_nodes.get(node)?));
             self.dirty.cliques.extend(cliques.map(String::from));
         }
@@ -311,6 +340,33 @@ impl View {
     /// The templates labelled with this UID.
     pub fn templates_of(&self, uid: &str) -> impl Iterator<Item = &ResourceClaimTemplate> {
         self.templates_by_cd.get(uid).into_iter().flatten().filter_map(|key| self.templates.get(key))
+    }
+
+    /// The template by which the ComputeDomain is served.
+    pub fn served_by(&self, cd: &Cd) -> Option<&ResourceClaimTemplate> {
+        let beside =
+            |template: &&ResourceClaimTemplate| template.metadata.namespace.as_ref() == Some(&cd.reference.namespace);
+        self.templates_of(cd.uid()).filter(beside).find(|template| ours(template))
+    }
+
+    /// Whether the ComputeDomain wants IMEX domains and nodes of its own. While another's schema is served its spec does not
+    /// say so, and never again if it was written meanwhile: its template tells.
+    pub fn exclusive(&self, cd: &Cd) -> bool {
+        cd.exclusive() || self.served_by(cd).is_some_and(asks_all)
+    }
+
+    /// Why the ComputeDomain must not begin to be served. One that is served already goes on.
+    pub fn obstacle(&self, cd: &Cd) -> Option<Fault> {
+        if self.served_by(cd).is_some() {
+            return None;
+        }
+        let unread = || cd.origin.pruned.then(|| schema::outdated(names::COMPUTE_DOMAIN_CRD, &[MISSING.into()], &[]));
+        cd.doubt().or_else(|| self.misfit().cloned()).or_else(unread)
+    }
+
+    /// What was decided for it under our schema stands: now its spec is read through another's.
+    pub fn stands(&self, cd: &Cd) -> bool {
+        self.misfit().is_some() || cd.origin.pruned
     }
 
     /// The Node, if it exists.

@@ -12,6 +12,8 @@ use crate::protocol;
 /// One thing to do for the controller, decided on the copies that it carries. Their resourceVersions guard it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
+    /// Mark the ComputeDomain as made under another's schema.
+    Mark(Cd),
     /// Add our finalizer to the ComputeDomain.
     Guard(Cd),
     /// Take our finalizer off the ComputeDomain.

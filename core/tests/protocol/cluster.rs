@@ -182,6 +182,7 @@ impl Cluster {
             resource_version: None,
             spec: Ok(ComputeDomainSpec { num_nodes: 0, isolation_mode, channel }),
             status: None,
+            origin: Default::default(),
         };
         self.store.cds.insert(uid.clone(), cd);
         format!("{uid} is created")
