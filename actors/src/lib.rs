@@ -5,6 +5,7 @@ pub mod api_requests;
 mod cause;
 pub mod channel_allocator;
 pub mod controller;
+pub mod crds;
 pub mod dra;
 pub mod gpu_inventory;
 pub mod host_root;

@@ -50,7 +50,7 @@ enum Command {
     Controller(controller::Controller),
     /// Check a node from the driver up to the kubelet, and say what to do
     Preflight(Box<preflight::Preflight>),
-    /// Print the CustomResourceDefinitions as YAML
+    /// Print the CustomResourceDefinitions, apply them, or compare them with a cluster's
     Crds(crds::Crds),
     #[cfg(feature = "demo")]
     #[command(hide = true)]
@@ -64,7 +64,7 @@ pub fn run() -> ExitCode {
     let level = match cli.command {
         #[cfg(feature = "demo")]
         Command::Demo(_) | Command::Bench(_) => "error",
-        Command::Preflight(_) => "error",
+        Command::Preflight(_) | Command::Crds(_) => "error",
         _ => "info",
     };
     logging::start(cli.log_format, level);
