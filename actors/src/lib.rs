@@ -11,6 +11,7 @@ pub mod gpu_inventory;
 pub mod host_root;
 pub mod identity;
 pub mod imex_supervisor;
+pub mod lease;
 pub mod node_events;
 pub mod node_link;
 pub mod nvml;

@@ -3,15 +3,16 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use heddle_actors::{controller, runtime};
+use heddle_actors::{controller, lease, runtime};
 use heddle_core::controller::DriverMatch;
 use heddle_core::identity::{Agents, Authentication};
+use heddle_core::lease::Terms;
 use heddle_core::names;
 
 use super::client;
 use super::peers::Peers;
 
-/// Runs once per cluster, as a Deployment.
+/// Runs as a Deployment. Of several replicas one leads, the others stand by.
 #[derive(Args)]
 pub struct Controller {
     /// Kubeconfig; inside a cluster the pod's service account is used
@@ -32,10 +33,25 @@ pub struct Controller {
     /// Name of the agents' ServiceAccount in that namespace: nobody else gets certificates
     #[arg(long, default_value = names::AGENT, env = "HEDDLE_AGENT_SERVICE_ACCOUNT")]
     agent_service_account: String,
+    /// Name of this pod, by which the Lease tells who leads
+    #[arg(long, value_name = "NAME", default_value = names::CONTROLLER, env = "POD_NAME")]
+    pod_name: String,
+    /// How long the others wait for a leader that does not renew its lease
+    #[arg(long, value_name = "SECONDS", default_value_t = 8, env = "HEDDLE_LEASE_DURATION_SECONDS")]
+    lease_duration_seconds: u32,
+    /// How often a leader renews it
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, env = "HEDDLE_LEASE_RENEW_SECONDS")]
+    lease_renew_seconds: u32,
 }
 
 impl Controller {
     pub fn run(self) -> anyhow::Result<()> {
+        let terms = Terms::new(self.lease_duration_seconds, self.lease_renew_seconds).map_err(anyhow::Error::msg)?;
+        let election = controller::Election {
+            namespace: self.namespace.clone(),
+            identity: lease::identity(&self.pod_name),
+            terms,
+        };
         runtime::block_on(async move {
             let (client, requests) = client::connect(self.kubeconfig.as_deref()).await?;
             let signer = controller::Signer {
@@ -50,6 +66,7 @@ impl Controller {
                 metrics: self.metrics_address,
                 driver_match: self.driver_match,
                 signer: signs.then_some(signer),
+                election: Some(election),
             };
             controller::run(settings, runtime::signals()).await.context("the controller ended")
         })

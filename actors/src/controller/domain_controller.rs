@@ -8,15 +8,18 @@ use std::time::Duration;
 use futures::StreamExt;
 use heddle_core::controller::{self, Dirty, DriverMatch, Kind, TemplateKey, View, Write};
 use heddle_core::fault::Fault;
-use kube::Client;
+use heddle_core::{api, names};
+use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 
 use super::bucket::Buckets;
+use super::crds;
 use super::effects::Effects;
 use super::metrics::ControllerMetrics;
 use super::retries::{Key, Retries};
-use super::watches::{Shared, watches};
-use crate::runtime::{self, Actor, Cx, Overflow};
+use super::watches::{Shared, watch_compute_domains, watches};
+use crate::lease::Leadership;
+use crate::runtime::{self, Actor, Cx, Overflow, Task};
 
 /// Changes that come within this time are decided together.
 const GATHER: Duration = Duration::from_millis(10);
@@ -32,9 +35,14 @@ const RECHECK: Duration = Duration::from_secs(15);
 /// Owns the view of the cluster. One pass at a time: all writes of a pass have ended before the next is decided.
 pub struct DomainController {
     client: Client,
+    leadership: Leadership,
+    metrics: ControllerMetrics,
     effects: Effects,
     view: Shared,
     unsynced: BTreeSet<Kind>,
+    /// The CRDs at which nobody has looked yet, by name.
+    unseen: BTreeSet<String>,
+    cd_watch: Option<Task>,
     pass: Pass,
     buckets: Buckets,
     retries: Retries,
@@ -62,8 +70,17 @@ enum Pass {
 /// What the DomainController is told.
 #[derive(Debug)]
 pub enum Message {
+    /// This process has begun to lead, or has ended to.
+    Led(bool),
     /// A watch has listed everything once.
     Synced(Kind),
+    /// A CRD fits or does not, as the view says; `anew` if that has changed.
+    Looked {
+        /// Its name.
+        crd: String,
+        /// It was another way before.
+        anew: bool,
+    },
     /// The view has changed.
     Changed,
     /// Decide now.
@@ -79,7 +96,9 @@ pub enum Message {
 impl runtime::Message for Message {
     fn kind(&self) -> &'static str {
         match self {
+            Self::Led(_) => "led",
             Self::Synced(_) => "synced",
+            Self::Looked { .. } => "looked",
             Self::Changed => "changed",
             Self::Decide => "decide",
             Self::Done(_) => "done",
@@ -90,7 +109,7 @@ impl runtime::Message for Message {
 
     fn overflow(&self) -> Overflow {
         match self {
-            Self::Changed | Self::Decide => Overflow::Replace,
+            Self::Changed | Self::Decide | Self::Led(_) => Overflow::Replace,
             _ => Overflow::Reject,
         }
     }
@@ -98,14 +117,18 @@ impl runtime::Message for Message {
 
 impl DomainController {
     /// A controller that knows nothing yet.
-    pub fn new(client: Client, metrics: ControllerMetrics, rules: Rules) -> Self {
+    pub fn new(client: Client, leadership: Leadership, metrics: ControllerMetrics, rules: Rules) -> Self {
         let view = View::new(rules.peer_certificates).with_driver_match(rules.driver_match);
         let view: Shared = Rc::new(RefCell::new(view));
         Self {
-            effects: Effects::new(client.clone(), view.clone(), metrics),
+            effects: Effects::new(client.clone(), view.clone(), metrics.clone()),
             client,
+            leadership,
+            metrics,
             view,
             unsynced: Kind::ALL.into(),
+            unseen: api::crds().iter().map(ResourceExt::name_any).collect(),
+            cd_watch: None,
             pass: Pass::Idle,
             buckets: Buckets::default(),
             retries: Retries::default(),
@@ -123,12 +146,49 @@ impl Actor for DomainController {
         for (name, watch) in watches(&self.client, &self.view, &cx.address()) {
             cx.spawn(name, watch);
         }
+        self.watch_cds(cx);
+        for crd in api::crds() {
+            let (view, metrics) = (self.view.clone(), self.metrics.clone());
+            cx.spawn("watch-crd", crds::follow(self.client.clone(), crd, view, metrics, cx.address()));
+        }
+        let (mut changes, address) = (self.leadership.changes(), cx.address());
+        cx.spawn("leadership", async move {
+            loop {
+                let leads = *changes.borrow_and_update();
+                address.tell(Message::Led(leads));
+                if changes.changed().await.is_err() {
+                    return Ok(());
+                }
+            }
+        });
         Ok(())
     }
 
     fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
         match message {
-            Message::Synced(kind) => self.synced(kind, cx),
+            Message::Led(leads) => {
+                if leads {
+                    // What changed while somebody else led was his to decide.
+                    self.view.borrow_mut().touch_all();
+                }
+                self.schedule(cx);
+            }
+            Message::Synced(kind) => {
+                if self.unsynced.remove(&kind) {
+                    self.came_to_know(cx);
+                }
+                self.schedule(cx);
+            }
+            Message::Looked { crd, anew } => {
+                // The same ComputeDomains are read otherwise now, and not every API server ends the watches for it.
+                if anew && crd == names::COMPUTE_DOMAIN_CRD {
+                    self.watch_cds(cx);
+                }
+                if self.unseen.remove(&crd) {
+                    self.came_to_know(cx);
+                }
+                self.schedule(cx);
+            }
             Message::Changed => self.schedule(cx),
             Message::Decide => self.decide(cx),
             Message::Done(outcomes) => self.done(outcomes, cx),
@@ -147,23 +207,44 @@ impl Actor for DomainController {
 }
 
 impl DomainController {
-    fn synced(&mut self, kind: Kind, cx: &mut Cx<'_, Self>) {
-        if self.unsynced.remove(&kind) && self.unsynced.is_empty() {
+    fn watch_cds(&mut self, cx: &mut Cx<'_, Self>) {
+        if let Some(before) = self.cd_watch.take() {
+            before.cancel();
+        }
+        let watch = watch_compute_domains(&self.client, &self.view, &cx.address());
+        self.cd_watch = Some(cx.spawn("watch-computedomains", watch));
+    }
+
+    fn knows_all(&self) -> bool {
+        self.unsynced.is_empty() && self.unseen.is_empty()
+    }
+
+    fn came_to_know(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.knows_all() {
             self.view.borrow_mut().touch_all();
             tracing::info!("the controller knows the cluster");
             cx.ready();
+            self.leadership.knows();
         }
-        self.schedule(cx);
     }
 
     fn schedule(&mut self, cx: &mut Cx<'_, Self>) {
-        if self.unsynced.is_empty() && self.pass == Pass::Idle && !self.view.borrow().dirty.is_empty() {
+        if !self.leadership.leads() {
+            // Whoever stands by for a long time must not remember all that there has ever been.
+            self.view.borrow_mut().dirty = Dirty::default();
+            return;
+        }
+        if self.knows_all() && self.pass == Pass::Idle && !self.view.borrow().dirty.is_empty() {
             self.pass = Pass::Scheduled;
             cx.after(GATHER, Message::Decide);
         }
     }
 
     fn decide(&mut self, cx: &mut Cx<'_, Self>) {
+        if !self.leadership.leads() {
+            self.pass = Pass::Idle;
+            return self.schedule(cx);
+        }
         let dirty = std::mem::take(&mut self.view.borrow_mut().dirty);
         let mut work: Vec<(Key, Write)> = Vec::new();
         let mut problems = Vec::new();

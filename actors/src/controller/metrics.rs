@@ -1,6 +1,7 @@
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 /// What the controller counts.
@@ -8,6 +9,7 @@ use prometheus_client::registry::Registry;
 pub struct ControllerMetrics {
     writes: Family<WriteLabels, Counter>,
     violations: Family<InvariantLabels, Counter>,
+    crd_fits: Family<CrdLabels, Gauge>,
     /// Objects that contradict each other so that nothing can be put right without a person.
     pub clashes: Counter,
 }
@@ -16,6 +18,11 @@ pub struct ControllerMetrics {
 struct WriteLabels {
     write: &'static str,
     outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CrdLabels {
+    crd: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -53,6 +60,11 @@ impl ControllerMetrics {
             "Channels about which objects contradict each other; see the log",
             metrics.clashes.clone(),
         );
+        registry.register(
+            "crd_fits",
+            "1 while the CRD that the API serves keeps all that this release writes; otherwise no new ComputeDomain is served",
+            metrics.crd_fits.clone(),
+        );
         for write in ["drain", "free", "fence", "move"] {
             drop(metrics.writes.get_or_create(&WriteLabels { write, outcome: "done" }));
         }
@@ -70,6 +82,11 @@ impl ControllerMetrics {
             Outcome::Failed => "failed",
         };
         self.writes.get_or_create(&WriteLabels { write, outcome }).inc();
+    }
+
+    /// Shows whether a CRD fits.
+    pub fn crd(&self, crd: &str, fits: bool) {
+        self.crd_fits.get_or_create(&CrdLabels { crd: crd.to_owned() }).set(i64::from(fits));
     }
 
     /// Counts a violation.

@@ -1,6 +1,7 @@
 //! The controller: what belongs to no node alone.
 
 mod bucket;
+mod crds;
 mod domain_controller;
 mod effects;
 mod metrics;
@@ -14,9 +15,11 @@ use std::net::SocketAddr;
 use heddle_core::controller::DriverMatch;
 use heddle_core::fault::{Fault, reason};
 use heddle_core::identity::Agents;
+use heddle_core::lease::Terms;
 use kube::Client;
 
 use crate::api_requests::ApiRequests;
+use crate::lease::{self, Leadership, LeaseMetrics};
 use crate::runtime::{Runtime, Spec};
 use domain_controller::{DomainController, Rules};
 use metrics::ControllerMetrics;
@@ -35,7 +38,23 @@ pub struct Settings {
     pub driver_match: DriverMatch,
     /// Who signs the certificates of peers: us, by these settings, or somebody else.
     pub signer: Option<Signer>,
+    /// The Lease by which one of several controllers leads. None: there is no other.
+    pub election: Option<Election>,
 }
+
+/// How controllers stand for election.
+#[derive(Clone, Debug)]
+pub struct Election {
+    /// Heddle's own namespace: the Lease is there.
+    pub namespace: String,
+    /// This process, other than every other one and than itself before a restart.
+    pub identity: String,
+    /// How the lease is held.
+    pub terms: Terms,
+}
+
+/// Name of the Lease.
+const LEASE: &str = "heddle-controller";
 
 /// How the certificates of peers are signed.
 #[derive(Clone, Debug)]
@@ -61,9 +80,28 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
     }
     runtime.metrics().register(|registry| settings.requests.register(registry));
     let metrics = runtime.metrics().register(ControllerMetrics::register);
+    let leadership = if settings.election.is_some() { Leadership::contended() } else { Leadership::sole() };
+    let election = settings.election.clone().map(|election| {
+        lease::Election::new(lease::Settings {
+            client: settings.client.clone(),
+            namespace: election.namespace,
+            name: LEASE.into(),
+            identity: election.identity,
+            terms: election.terms,
+            leadership: leadership.clone(),
+            metrics: runtime.metrics().register(LeaseMetrics::register),
+        })
+    });
+    if let Some(election) = election.clone() {
+        // The first to be started is the last to be finished.
+        runtime.root().supervise(Spec::default(), move || Ok(election.clone()));
+    }
+    // Nothing below this line can write past it.
+    let client = leadership.guard(settings.client.clone());
     if let Some(signer) = settings.signer.clone() {
         let signer = peer_signer::Settings {
-            client: settings.client.clone(),
+            client: client.clone(),
+            leadership: leadership.clone(),
             namespace: signer.namespace,
             agents: signer.agents,
             longest: signer.longest,
@@ -73,6 +111,12 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
     }
     let rules = Rules { peer_certificates: settings.signer.is_some(), driver_match: settings.driver_match };
     let spec = Spec { gates_readiness: true, ..Spec::default() };
-    runtime.root().supervise(spec, move || Ok(DomainController::new(settings.client.clone(), metrics.clone(), rules)));
-    runtime.run(until).await
+    runtime
+        .root()
+        .supervise(spec, move || Ok(DomainController::new(client.clone(), leadership.clone(), metrics.clone(), rules)));
+    let ended = runtime.run(until).await;
+    if let Some(election) = election {
+        election.release().await;
+    }
+    ended
 }

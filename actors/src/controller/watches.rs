@@ -187,13 +187,17 @@ async fn follow<K: Watched>(
 /// A watch that never ends, as an effect of the controller.
 pub type Watch = std::pin::Pin<Box<dyn Future<Output = Result<(), Fault>>>>;
 
-/// All of them, by name.
+/// That of ComputeDomains.
+pub fn watch_compute_domains(client: &Client, view: &Shared, address: &Addr<Message>) -> Watch {
+    let cds: Api<DynamicObject> = Api::all_with(client.clone(), &compute_domain_resource());
+    Box::pin(follow(cds, watcher::Config::default(), view.clone(), address.clone()))
+}
+
+/// All others, by name.
 pub fn watches(client: &Client, view: &Shared, address: &Addr<Message>) -> Vec<(&'static str, Watch)> {
     let all = watcher::Config::default;
     let labelled = || watcher::Config::default().labels(names::COMPUTE_DOMAIN_LABEL);
-    let cds: Api<DynamicObject> = Api::all_with(client.clone(), &compute_domain_resource());
     vec![
-        ("watch-computedomains", Box::pin(follow(cds, all(), view.clone(), address.clone()))),
         (
             "watch-claims",
             Box::pin(follow::<ResourceClaim>(Api::all(client.clone()), labelled(), view.clone(), address.clone())),

@@ -82,7 +82,8 @@ impl Bed {
         };
         let controller = words(["controller", "--kubeconfig"]).chain([kubeconfig.clone().into()]).collect();
         let others = vec![
-            Process::start(start("controller", controller, Vec::new()))?,
+            // Its Lease goes with the bench's own namespace.
+            Process::start(start("controller", controller, vec![("POD_NAMESPACE", namespace.clone().into())]))?,
             Process::start(start("runner", runner_command(&node), environment(&node)))?,
         ];
         // Freed at once, for the agent to take: nothing else on this machine asks for this very port meanwhile.

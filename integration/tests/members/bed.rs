@@ -107,6 +107,7 @@ impl Field {
             requests: Default::default(),
             metrics: None,
             driver_match: Default::default(),
+            election: None,
             signer: None,
         };
         tokio::task::spawn_local(async move { controller::run(settings, std::future::pending()).await.unwrap() });

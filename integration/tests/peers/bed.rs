@@ -63,6 +63,7 @@ impl Bed {
             metrics: None,
             driver_match: Default::default(),
             signer: Some(signer),
+            election: None,
         };
         let run = async move { controller::run(settings, std::future::pending()).await.unwrap() };
         Controller(tokio::task::spawn_local(run))

@@ -10,6 +10,14 @@ use super::{Done, Effects, patch};
 const STATUS_FIELDS: [&str; 5] = ["status", "conditions", "channel", "cliques", "nodes"];
 
 impl Effects {
+    pub(super) async fn mark(&self, cd: &Cd) -> Done {
+        let api = self.compute_domains(&cd.reference.namespace);
+        let annotations = json!({names::DOUBT_ANNOTATION: jiff::Timestamp::now().to_string()});
+        let body = json!({"metadata": {"resourceVersion": cd.resource_version, "annotations": annotations}});
+        let answer = api.patch(&cd.reference.name, &patch(), &Patch::Merge(body)).await;
+        self.settle(&api, &cd.reference.name, Some(cd.uid().into()), answer).await
+    }
+
     pub(super) async fn guard(&self, cd: &Cd) -> Done {
         let mut finalizers = cd.finalizers.clone();
         finalizers.push(names::FINALIZER.into());
@@ -42,7 +50,8 @@ impl Effects {
         }
         let body = json!({"metadata": {"resourceVersion": cd.resource_version}, "status": value});
         let answer = api.patch_status(&cd.reference.name, &patch(), &Patch::Merge(body)).await;
-        self.settle(&api, &cd.reference.name, Some(cd.uid().into()), answer).await?;
+        let before = cd.resource_version.as_deref();
+        self.settle_change(&api, &cd.reference.name, cd.uid(), before, answer).await?;
         for note in notes {
             self.note(cd, note).await;
         }

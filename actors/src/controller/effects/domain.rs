@@ -36,17 +36,18 @@ impl Effects {
         if let Some(members) = &write.members {
             domain.spec.members = members.clone();
             let answer = api.replace(&name, &post(), &domain).await;
+            let before = domain.resource_version();
             if let Ok(answer) = &answer {
                 domain = answer.clone();
             }
-            self.settle(&api, &name, Some(name.clone()), answer).await?;
+            self.settle_change(&api, &name, &name, before.as_deref(), answer).await?;
         }
         let gone = self.gone(&write.drain_if_gone).await?;
         let nodes = self.nodes(&write).await?;
         let Some(status) = write.status(&domain, &gone, &nodes) else { return Ok(()) };
         domain.status = Some(status);
         let answer = api.replace_status(&name, &post(), &domain).await;
-        self.settle(&api, &name, Some(name.clone()), answer).await
+        self.settle_change(&api, &name, &name, domain.metadata.resource_version.as_deref(), answer).await
     }
 
     /// Those of the ComputeDomains that the API does not have. One of the same name with another UID is another.

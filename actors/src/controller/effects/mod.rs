@@ -17,6 +17,7 @@ use kube::{Client, Resource};
 
 use super::metrics::{ControllerMetrics, Outcome};
 use super::watches::{Shared, Watched, compute_domain_resource};
+use crate::lease::NotLeading;
 use crate::runtime::progress;
 
 /// One write with its reads. Without it a lost connection would hold up every later pass.
@@ -32,6 +33,11 @@ pub struct Effects {
 }
 
 type Done = Result<(), kube::Error>;
+
+/// The API has accepted a write and kept nothing of it.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the API kept nothing of it: the CustomResourceDefinition is not this release's, run `heddle crds apply`")]
+struct Dropped;
 
 impl Effects {
     /// Effects of one incarnation.
@@ -53,6 +59,10 @@ impl Effects {
                 tracing::debug!(write = name, "{}", status.message);
                 Outcome::Conflict
             }
+            Ok(Err(kube::Error::Service(why))) if why.is::<NotLeading>() || why.is::<Dropped>() => {
+                tracing::debug!(write = name, "{why}");
+                Outcome::Failed
+            }
             Ok(Err(error)) => {
                 tracing::warn!(write = name, "a write failed and is tried again: {error}");
                 Outcome::Failed
@@ -68,6 +78,7 @@ impl Effects {
 
     async fn write(&self, write: Write) -> Done {
         match write {
+            Write::Mark(cd) => self.mark(&cd).await,
             Write::Guard(cd) => self.guard(&cd).await,
             Write::Unguard(cd) => self.unguard(&cd).await,
             Write::CreateTemplate(template) => self.create_template(&template).await,
@@ -101,6 +112,24 @@ impl Effects {
         Api::all(self.client.clone())
     }
 
+    /// [`Self::settle`] for a change of the object whose version was `before`. A change that changes nothing was dropped by
+    /// the schema: to decide the same anew at once would go on for ever.
+    async fn settle_change<K: Watched>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        key: &str,
+        before: Option<&str>,
+        answer: kube::Result<K>,
+    ) -> Done {
+        if let Ok(object) = &answer
+            && object.meta().resource_version.as_deref() == before
+        {
+            return Err(kube::Error::Service(Box::new(Dropped)));
+        }
+        self.settle(api, name, Some(key.into()), answer).await
+    }
+
     /// Puts what a write was answered with into the view; when it was refused because the object has changed, reads
     /// the object first.
     async fn settle<K: Watched>(&self, api: &Api<K>, name: &str, key: Option<String>, answer: kube::Result<K>) -> Done {
@@ -128,6 +157,7 @@ impl Effects {
 /// Writes are told apart in metrics by what they do for people.
 fn label(write: &Write) -> &'static str {
     match write {
+        Write::Mark(_) => "mark",
         Write::Guard(_) => "add-finalizer",
         Write::Unguard(_) => "remove-finalizer",
         Write::CreateTemplate(_) => "create-template",

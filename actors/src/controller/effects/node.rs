@@ -36,7 +36,7 @@ impl Effects {
         body["spec"]["next"] = json!(spec.next);
         body["spec"]["refused"] = json!(spec.refused);
         let answer = api.patch(name, &patch(), &Patch::Merge(body)).await;
-        self.settle(&api, name, Some(name.into()), answer).await
+        self.settle_change(&api, name, name, node.metadata.resource_version.as_deref(), answer).await
     }
 
     /// Both objects are read anew: a Node that has just come, or a channel that has just been entered, keeps it.

@@ -21,6 +21,7 @@ pub use metrics::PeerMetrics;
 use sign::{Ended, Signing};
 use watch::Pending;
 
+use crate::lease::Leadership;
 use crate::runtime::{self, Actor, Cx, Overflow};
 
 /// Requests that are being answered at a time.
@@ -34,6 +35,8 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 pub struct Settings {
     /// The API.
     pub client: Client,
+    /// Whether it is up to this process to answer.
+    pub leadership: Leadership,
     /// Where the authorities are kept: Heddle's own namespace.
     pub namespace: String,
     /// Who may ask.
@@ -104,6 +107,9 @@ impl PeerSigner {
 
     /// Begins to answer as many as may be answered at a time.
     fn step(&mut self, cx: &mut Cx<'_, Self>) {
+        if !self.settings.leadership.leads() {
+            return;
+        }
         let waiting: Vec<CertificateSigningRequest> = {
             let pending = self.pending.borrow();
             self.failures.retain(|name, _| pending.contains_key(name));
@@ -177,6 +183,13 @@ impl Actor for PeerSigner {
     fn started(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
         let follow = watch::follow(self.settings.client.clone(), self.pending.clone(), cx.address());
         cx.spawn("watch-requests", follow);
+        let (mut changes, address) = (self.settings.leadership.changes(), cx.address());
+        cx.spawn("leadership", async move {
+            while changes.changed().await.is_ok() {
+                address.tell(Message::Changed);
+            }
+            Ok(())
+        });
         Ok(())
     }
 
