@@ -44,6 +44,14 @@ pub struct Cluster {
 
 /// Runs a test on a System of its own, and no longer than it could ever need.
 pub fn test(nodes: usize, scene: impl AsyncFnOnce(&mut Cluster)) {
+    test_alone(nodes, async |cluster: &mut Cluster| {
+        cluster.start_controller();
+        scene(cluster).await;
+    });
+}
+
+/// The same, without a controller.
+pub fn test_alone(nodes: usize, scene: impl AsyncFnOnce(&mut Cluster)) {
     heddle_actors::runtime::block_on(async {
         let mut cluster = Cluster::start(nodes).await;
         let limit = Duration::from_secs(60);
@@ -59,7 +67,7 @@ impl Cluster {
         for crd in crds() {
             Api::<CustomResourceDefinition>::all(client.clone()).create(&PostParams::default(), &crd).await.unwrap();
         }
-        for name in ["team", "other"] {
+        for name in ["team", "other", "heddle"] {
             let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
             Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
         }
@@ -67,7 +75,6 @@ impl Cluster {
         for n in 0..nodes {
             cluster.add_node(&format!("n{n}")).await;
         }
-        cluster.start_controller();
         cluster
     }
 
@@ -83,6 +90,7 @@ impl Cluster {
             metrics: None,
             driver_match: Default::default(),
             signer: Some(signer),
+            election: None,
         };
         let run = async move { controller::run(settings, std::future::pending()).await.unwrap() };
         self.controller = Some(tokio::task::spawn_local(run));
@@ -144,6 +152,24 @@ impl Cluster {
             if tokio::time::timeout(Duration::from_millis(1500), changes.changed()).await.is_err() {
                 return self.server.resource_version();
             }
+        }
+    }
+
+    /// The same, where leaders renew their lease.
+    pub async fn until_quiet_but_for_leases(&self) {
+        let mut history = self.server.history();
+        loop {
+            for agent in &self.agents {
+                agent.work().await;
+            }
+            let mut changed = false;
+            while let Some(change) = history.try_next().unwrap() {
+                changed |= change.kind() != "Lease";
+            }
+            if !changed {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1500)).await;
         }
     }
 

@@ -2,8 +2,11 @@
 
 mod agent;
 mod cluster;
+mod crds;
 mod exclusive;
 mod faults;
 mod lifecycle;
 mod membership;
+mod replica;
+mod replicas;
 mod scale;
