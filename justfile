@@ -71,5 +71,22 @@ cdi-check:
     cd integration/cdi-check && go vet ./... && go build -o ../../target/cdi-check .
     HEDDLE_CDI_CHECK="$PWD/target/cdi-check" cargo test -p heddle-core --test cdi_reference -- --ignored
 
+# Lint the chart, try values that it must refuse, and compare its renders with those that are kept
+chart-check:
+    helm/tests/check.py "$(integration/helm.sh)"
+    integration/promtool.sh helm/tests/golden/monitoring.yaml
+
+# Keep the chart's renders as they are now
+chart-update:
+    helm/tests/check.py "$(integration/helm.sh)" --update
+
+# Build the OCI image: --arch amd64, arm64 or all; target/image/heddle.tar is for `ctr images import`
+image *arguments:
+    integration/image/image.sh build {{ arguments }}
+
+# Build it twice, compare, and start its binary with nothing around it but the image's files
+image-check *arguments:
+    integration/image/image.sh check {{ arguments }}
+
 # What continuous integration runs
-ci: fmt-check test clippy check-alone generate-check nvml-header-check cdi-check demo-check arm64
+ci: fmt-check test clippy check-alone generate-check nvml-header-check cdi-check demo-check chart-check arm64
