@@ -22,4 +22,4 @@ pub mod runtime;
 pub mod runtime_guard;
 mod said;
 pub mod slice_publisher;
-mod small_file;
+pub mod small_file;

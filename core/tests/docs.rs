@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use heddle_core::imex::{SETTINGS, SetBy, Setting};
+
 #[test]
 fn every_reason_is_explained() {
     let page = include_str!("../../docs/troubleshooting.md");
@@ -54,4 +56,31 @@ fn collect(folder: &Path, tests: &mut BTreeSet<String>) {
             }
         }
     }
+}
+
+/// A row of the table of settings.
+fn row(setting: &Setting) -> String {
+    let value = |value: Option<&str>, none: &str| match value {
+        None => none.to_owned(),
+        Some("") => "empty".to_owned(),
+        Some(text) if text.contains(' ') => text.to_owned(),
+        Some(text) => format!("`{text}`"),
+    };
+    let (takes, who) = match setting.set_by {
+        SetBy::Operator => (setting.takes.to_string(), "you".to_owned()),
+        SetBy::OperatorWithGss => (setting.takes.to_string(), "you, with `gss`".to_owned()),
+        SetBy::Heddle(why) => (String::new(), format!("Heddle: {why}")),
+    };
+    let Setting { key, package, ours, meaning, .. } = setting;
+    let (package, ours) = (value(*package, "not documented"), value(*ours, ""));
+    format!("| `{key}` | {package} | {ours} | {meaning} | {takes} | {who} |")
+}
+
+/// To make the table anew, put what this prints in place of it.
+#[test]
+fn every_imex_setting_is_in_the_table_as_it_is() {
+    let page = include_str!("../../docs/imex-settings.md");
+    let rows: Vec<_> = SETTINGS.iter().map(row).collect();
+    let found: Vec<_> = page.lines().filter(|line| line.starts_with("| `")).collect();
+    assert_eq!(found, rows, "docs/imex-settings.md should have\n{}", rows.join("\n"));
 }

@@ -1,9 +1,10 @@
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use heddle_actors::{runner, runtime};
+use heddle_actors::{runner, runtime, small_file};
+use heddle_core::imex::{forwarded_level, settings_file};
 
 /// Runs on every node in a DaemonSet of its own that is never updated by itself.
 #[derive(Args)]
@@ -23,7 +24,10 @@ pub struct ImexRunner {
     /// Port on which the daemons of a domain reach each other
     #[arg(long, default_value_t = 50000, env = "HEDDLE_PEER_PORT")]
     peer_port: u16,
-    /// A key of the daemon's configuration file, as KEY=VALUE; may be repeated
+    /// File with settings of the daemon, KEY=VALUE one a line as in NVIDIA's own file; docs/imex-settings.md has every key
+    #[arg(long, value_name = "FILE", env = "HEDDLE_IMEX_SETTINGS_FILE")]
+    settings_file: Option<PathBuf>,
+    /// A setting of the daemon, as KEY=VALUE, before that of the file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     settings: Vec<(String, String)>,
 }
@@ -33,9 +37,28 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.into(), value.into()))
 }
 
+fn read_settings(path: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+    let text = small_file::open(path).and_then(small_file::text);
+    let text = text.with_context(|| format!("the settings file {} cannot be read", path.display()))?;
+    settings_file(&text).with_context(|| format!("the settings file {}", path.display()))
+}
+
 impl ImexRunner {
+    /// What is logged: of the daemon as its setting says, which is looked at again when the runner starts.
+    pub fn log_filter(&self) -> String {
+        let level = self.daemon_settings().map_or("info", |settings| forwarded_level(&settings));
+        format!("info,nvidia_imex={level}")
+    }
+
+    fn daemon_settings(&self) -> anyhow::Result<BTreeMap<String, String>> {
+        let mut settings = self.settings_file.as_deref().map(read_settings).transpose()?.unwrap_or_default();
+        settings.extend(self.settings.iter().cloned());
+        Ok(settings)
+    }
+
     pub fn run(self) -> anyhow::Result<()> {
         runtime::block_on(async move {
+            let imex = self.daemon_settings()?;
             let settings = runner::Settings {
                 socket: self.socket.unwrap_or_else(|| self.dir.join("runner.sock")),
                 command_socket: self.dir.join("imex.sock"),
@@ -43,11 +66,30 @@ impl ImexRunner {
                 driver_root: self.driver_root,
                 hosts_file: self.hosts_file,
                 peer_port: self.peer_port,
-                settings: BTreeMap::from_iter(self.settings),
+                settings: imex,
                 timing: runner::Timing::default(),
             };
             runner::preflight(&settings).context("the runner did not start")?;
             runner::run(settings, runtime::signals()).await.context("the runner ended")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_settings_file_that_cannot_be_read_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("settings");
+        let said = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            read_settings(&path).map_err(|error| format!("{error:#}"))
+        };
+        assert_eq!(said("# none\nLOG_LEVEL=3\n").unwrap()["LOG_LEVEL"], "3");
+        let error = said("LOG_LEVEL 3").unwrap_err();
+        assert!(error.contains(path.to_str().unwrap()) && error.contains("line 1"), "{error}");
+        assert!(read_settings(dir.path()).is_err(), "a folder is no file");
     }
 }

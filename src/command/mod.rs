@@ -61,10 +61,11 @@ enum Command {
 /// failure.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    let level = match cli.command {
+    let level = match &cli.command {
         #[cfg(feature = "demo")]
         Command::Demo(_) | Command::Bench(_) => "error",
         Command::Preflight(_) | Command::Crds(_) => "error",
+        Command::ImexRunner(runner) => &runner.log_filter(),
         _ => "info",
     };
     logging::start(cli.log_format, level);

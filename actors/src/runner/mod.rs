@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use heddle_core::fault::{Fault, reason};
+use heddle_core::imex::settings_warnings;
 use heddle_proto::runner::runner_server::RunnerServer;
 use tokio::sync::mpsc;
 use tonic::transport::Server;
@@ -127,6 +128,9 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
     let files = Files::open(&settings)?;
     // A mistyped setting is said at the start, not when the first domain comes.
     files.daemon_settings(&Default::default())?;
+    for warning in settings_warnings(&settings.settings) {
+        tracing::warn!(reason = reason::SETTINGS, "{warning}");
+    }
     let connections = door::open(&settings.socket)?;
     tracing::info!(socket = %settings.socket.display(), driver_root = %settings.driver_root.display(), "IMEX runner");
     let socket = settings.socket.clone();

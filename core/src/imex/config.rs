@@ -1,58 +1,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::setting::{SETTINGS, SetBy, setting_of};
 use crate::fault::{Fault, reason};
-
-/// Every key of the daemon's configuration file that a source documents. Others are refused: a mistyped key would be
-/// ignored by the daemon without a word.
-pub const KNOWN_KEYS: &[&str] = &[
-    "BIND_INTERFACE_IP",
-    "DAEMONIZE",
-    "IMEX_AUTH_ENCRYPTION_MODE",
-    "IMEX_AUTH_SOURCE",
-    "IMEX_CLIENT_CERT",
-    "IMEX_CLIENT_CERT_AUTH",
-    "IMEX_CLIENT_KEY",
-    "IMEX_CMD_BIND_INTERFACE_IP",
-    "IMEX_CMD_ENABLED",
-    "IMEX_CMD_PORT",
-    "IMEX_CMD_UNIX_DOMAIN_PATH",
-    "IMEX_ENABLE_AUTH_ENCRYPTION",
-    "IMEX_GSS_RETRY_INTERVAL_SEC",
-    "IMEX_GSS_SEC_CONTEXT_LIFETIME_SEC",
-    "IMEX_GSS_SERVICE_NAME",
-    "IMEX_GSS_SHUTDOWN_ON_FAILURE",
-    "IMEX_GSS_TIMEOUT_SEC",
-    "IMEX_NODE_CONFIG_FILE",
-    "IMEX_NODE_DISCONNECTED_GRACE_TIME",
-    "IMEX_SECURITY_TARGET_OVERRIDE",
-    "IMEX_SERVER_CERT",
-    "IMEX_SERVER_CERT_AUTH",
-    "IMEX_SERVER_KEY",
-    "IMEX_WAIT_FOR_QUORUM",
-    "LOG_APPEND_TO_LOG",
-    "LOG_FILE_MAX_SIZE",
-    "LOG_FILE_NAME",
-    "LOG_LEVEL",
-    "LOG_MAX_ROTATE_COUNT",
-    "LOG_USE_SYSLOG",
-    "NETWORK_INTERFACE",
-    "SERVER_PORT",
-    "STATS_FILE_NAME",
-];
-
-/// Values of ours where nothing else is set.
-///
-/// The grace time is finite: the package's -1 keeps the exports to a dead peer for ever and so leaks GPU memory
-/// (upstream 1479). Two minutes outlast a switch's restart and a node's network hiccup. An empty log file name makes
-/// the daemon log to stderr, from where the runner forwards it.
-const DEFAULTS: &[(&str, &str)] = &[
-    ("IMEX_NODE_DISCONNECTED_GRACE_TIME", "120"),
-    ("IMEX_WAIT_FOR_QUORUM", "RECOVERY"),
-    ("LOG_FILE_NAME", ""),
-    ("LOG_LEVEL", "4"),
-    ("STATS_FILE_NAME", ""),
-];
 
 /// Where the runner keeps what the daemon is told; paths as the daemon sees them.
 #[derive(Clone, Debug)]
@@ -65,45 +15,138 @@ pub struct DaemonFiles {
     pub peer_port: u16,
 }
 
-/// The daemon's settings in layers: our defaults, then `runner` (the operator's), then `domain` (the agent's), then
-/// what the runner needs to be so in order to supervise the daemon at all.
+/// Level of the daemon's own log: that at which it says which member it is.
+const DAEMON_LOG_LEVEL: &str = "4";
+
+/// The daemon's settings in layers: our defaults, then `operator`, then `domain` (the agent's), then what the runner needs to
+/// be so in order to supervise the daemon at all.
 ///
 /// # Errors
-/// Permanent, for a key that the daemon does not know, a value that would break the file, or an attempt to set what
-/// the runner decides.
+/// Permanent, for a key that the daemon does not know, a value that the key does not take, or an attempt to set what is not
+/// the operator's.
 pub fn daemon_settings(
     files: &DaemonFiles,
-    runner: &BTreeMap<String, String>,
+    operator: &BTreeMap<String, String>,
     domain: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>, Fault> {
-    let invalid = |what: String| Err(Fault::permanent(reason::SETTINGS, what));
-    // A foreground daemon with a control socket on the node alone: the command port is never opened to the network.
+    // A foreground daemon with a control socket on the node alone: the command port is opened on request only.
     let fixed = [
         ("DAEMONIZE", "0".to_owned()),
         ("IMEX_CMD_ENABLED", "1".to_owned()),
-        ("IMEX_CMD_PORT", String::new()),
         ("IMEX_CMD_UNIX_DOMAIN_PATH", files.command_socket.clone()),
         ("IMEX_NODE_CONFIG_FILE", files.node_map.clone()),
+        ("LOG_FILE_NAME", String::new()),
+        ("LOG_LEVEL", DAEMON_LOG_LEVEL.to_owned()),
+        ("LOG_USE_SYSLOG", "0".to_owned()),
         ("SERVER_PORT", files.peer_port.to_string()),
     ];
-    let mut settings: BTreeMap<String, String> =
-        DEFAULTS.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    for (key, value) in runner.iter().chain(domain) {
-        if !KNOWN_KEYS.contains(&key.as_str()) {
-            return invalid(format!(
-                "the IMEX daemon has no setting {key:.80}; the nearest that it has is {}",
-                nearest(key)
-            ));
-        }
-        if let Some((_, ours)) = fixed.iter().find(|(name, ours)| name == key && ours != value) {
+    let gss = has_gss(domain);
+    let mut settings: BTreeMap<String, String> = SETTINGS
+        .iter()
+        .filter(|setting| setting.set_by == SetBy::Operator || gss && setting.set_by == SetBy::OperatorWithGss)
+        .filter_map(|setting| Some((setting.key.to_owned(), setting.ours?.to_owned())))
+        .collect();
+    settings.extend(domain.clone());
+    for (key, value) in domain {
+        setting_of(key)?;
+        refuse_lines(key, value)?;
+        if let Some((_, ours)) = fixed.iter().find(|(name, ours)| name == key && ours != value && key != "LOG_LEVEL") {
             return invalid(format!("the IMEX setting {key} is the runner's own ({ours:?}) and cannot be set"));
         }
-        if value.len() > 256 || value.chars().any(char::is_control) {
-            return invalid(format!("the IMEX setting {key} has a value of several lines or of more than 256 bytes"));
+    }
+    for (key, value) in operator {
+        let setting = setting_of(key)?;
+        refuse_lines(key, value)?;
+        match setting.set_by {
+            SetBy::Operator => {}
+            SetBy::OperatorWithGss if gss || domain.is_empty() => {}
+            SetBy::OperatorWithGss => {
+                return invalid(format!(
+                    "the IMEX setting {key} is Kerberos's, and these agents do not use that: set --peer-authentication \
+                     gss, or remove it"
+                ));
+            }
+            SetBy::Heddle(_) if fixed.iter().any(|(name, ours)| name == key && ours == value) => continue,
+            SetBy::Heddle(why) => {
+                return invalid(format!("the IMEX setting {key} cannot be set, it is Heddle's own: {why}"));
+            }
         }
-        settings.insert(key.clone(), value.clone());
+        if let Err(takes) = setting.takes.check(value) {
+            return invalid(format!("the IMEX setting {key} is {value:.80?}, it takes {takes}"));
+        }
+        // No address is none of the operator's.
+        if !(value.is_empty() && domain.contains_key(key)) {
+            settings.insert(key.clone(), value.clone());
+        }
     }
     settings.extend(fixed.map(|(key, value)| (key.to_owned(), value)));
+    Ok(settings)
+}
+
+fn invalid<T>(what: String) -> Result<T, Fault> {
+    Err(Fault::permanent(reason::SETTINGS, what))
+}
+
+/// A value of several lines would be several settings.
+fn refuse_lines(key: &str, value: &str) -> Result<(), Fault> {
+    if value.len() > 256 || value.chars().any(char::is_control) {
+        return invalid(format!("the IMEX setting {key} has a value of several lines or of more than 256 bytes"));
+    }
+    Ok(())
+}
+
+fn has_gss(domain: &BTreeMap<String, String>) -> bool {
+    domain.get("IMEX_AUTH_ENCRYPTION_MODE").is_some_and(|mode| mode.starts_with("GSS_"))
+}
+
+/// What a person who sets this should know before the day on which it matters.
+pub fn settings_warnings(operator: &BTreeMap<String, String>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if operator.get("IMEX_NODE_DISCONNECTED_GRACE_TIME").is_some_and(|value| value == "-1") {
+        warnings.push(
+            "IMEX_NODE_DISCONNECTED_GRACE_TIME is -1: GPU memory that a peer had imported is kept for ever when the peer dies, \
+             until the exporting job ends; set a finite time"
+                .into(),
+        );
+    }
+    if operator.get("IMEX_CMD_PORT").is_some_and(|value| !value.is_empty()) {
+        warnings.push(
+            "IMEX_CMD_PORT is set: whoever reaches that port can ask the daemon, unauthenticated; unset it when you have found \
+             what you look for"
+                .into(),
+        );
+    }
+    warnings
+}
+
+/// What of the daemon's log the runner passes on, as a level of its own log. That has no level above errors.
+pub fn forwarded_level(operator: &BTreeMap<String, String>) -> &'static str {
+    match operator.get("LOG_LEVEL").map(String::as_str) {
+        Some("0") => "off",
+        Some("1" | "2") => "error",
+        Some("3") => "warn",
+        _ => "info",
+    }
+}
+
+/// Reads settings as they stand in a file of NVIDIA's form: `KEY=value`, one a line, comments behind `#`.
+///
+/// # Errors
+/// Permanent: the line that is none of these, or a key that comes twice.
+pub fn settings_file(text: &str) -> Result<BTreeMap<String, String>, Fault> {
+    let mut settings = BTreeMap::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let Some((key, value)) = line.split_once('=') else {
+            return invalid(format!("line {}: {line:.80?} is not KEY=value", number + 1));
+        };
+        if settings.insert(key.trim().to_owned(), value.trim().to_owned()).is_some() {
+            return invalid(format!("line {}: {:.80} comes twice", number + 1, key.trim()));
+        }
+    }
     Ok(settings)
 }
 
@@ -116,27 +159,9 @@ pub fn daemon_config(settings: &BTreeMap<String, String>) -> String {
     })
 }
 
-fn nearest(key: &str) -> &'static str {
-    KNOWN_KEYS.iter().copied().min_by_key(|known| distance(key, known)).unwrap_or_default()
-}
-
-/// Levenshtein distance.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().take(80).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let substituted = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::gss_settings;
     use super::*;
 
     fn files() -> DaemonFiles {
@@ -147,43 +172,130 @@ mod tests {
         entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
+    /// What an agent sends for a domain whose peers take anybody.
+    fn domain() -> BTreeMap<String, String> {
+        map(&[("BIND_INTERFACE_IP", "10.0.0.1")])
+    }
+
+    fn refused(operator: &[(&str, &str)]) -> String {
+        daemon_settings(&files(), &map(operator), &domain()).unwrap_err().message
+    }
+
     #[test]
-    fn the_file_is_complete_and_finite() {
-        let settings = daemon_settings(&files(), &map(&[]), &map(&[("BIND_INTERFACE_IP", "10.0.0.1")])).unwrap();
+    fn issue_1479_the_file_is_complete_and_finite() {
+        let settings = daemon_settings(&files(), &map(&[]), &domain()).unwrap();
         let file = daemon_config(&settings);
         for line in [
             "BIND_INTERFACE_IP=10.0.0.1",
             "DAEMONIZE=0",
+            "IMEX_CMD_PORT=",
             "IMEX_CMD_UNIX_DOMAIN_PATH=/run/x/ctl.sock",
             "IMEX_NODE_CONFIG_FILE=/run/x/nodes.cfg",
             "IMEX_NODE_DISCONNECTED_GRACE_TIME=120",
             "IMEX_WAIT_FOR_QUORUM=RECOVERY",
             "LOG_FILE_NAME=",
+            "LOG_LEVEL=4",
             "SERVER_PORT=50000",
+            "STATS_FILE_NAME=",
         ] {
             assert!(file.lines().any(|l| l == line), "{line} in {file}");
         }
+        assert!(!file.contains("GSS"), "{file}");
     }
 
     #[test]
-    fn the_agent_overrides_the_operator_who_overrides_the_defaults() {
-        let operator = map(&[("IMEX_NODE_DISCONNECTED_GRACE_TIME", "60"), ("LOG_LEVEL", "3")]);
-        let settings = daemon_settings(&files(), &operator, &map(&[("LOG_LEVEL", "2")])).unwrap();
-        assert_eq!(settings["IMEX_NODE_DISCONNECTED_GRACE_TIME"], "60");
-        assert_eq!(settings["LOG_LEVEL"], "2");
+    fn issue_1479_every_key_of_the_operators_can_be_set() {
+        let good = |setting: &super::super::Setting| match setting.key {
+            "NETWORK_INTERFACE" => "eth0",
+            "IMEX_AUTH_ENCRYPTION_MODE" => "GSS_AUTH_ONLY",
+            "BIND_INTERFACE_IP" => "0.0.0.0",
+            "IMEX_CMD_BIND_INTERFACE_IP" => "127.0.0.1",
+            "IMEX_GSS_SERVICE_NAME" => "imex",
+            "IMEX_WAIT_FOR_QUORUM" => "NONE",
+            "STATS_FILE_NAME" => "/var/log/stats",
+            _ => "1",
+        };
+        for setting in SETTINGS {
+            let gss: BTreeMap<_, _> = domain().into_iter().chain(gss_settings()).collect();
+            let set = daemon_settings(&files(), &map(&[(setting.key, good(setting))]), &gss);
+            match setting.set_by {
+                SetBy::Heddle(_) if set.is_ok() => assert_eq!(setting.key, "IMEX_CMD_ENABLED", "as it is"),
+                SetBy::Heddle(why) => assert!(set.unwrap_err().message.ends_with(why)),
+                _ if setting.key == "LOG_LEVEL" => assert_eq!(set.unwrap()["LOG_LEVEL"], "4", "the daemon's own"),
+                _ => assert_eq!(set.unwrap()[setting.key], good(setting)),
+            }
+        }
+        let levels = ["0", "1", "2", "3", "4"].map(|level| forwarded_level(&map(&[("LOG_LEVEL", level)])));
+        assert_eq!(levels, ["off", "error", "error", "warn", "info"]);
+        assert_eq!(forwarded_level(&map(&[])), "info");
+    }
+
+    #[test]
+    fn issue_1479_grace_without_an_end_is_an_explicit_choice_that_is_warned_of() {
+        let forever = map(&[("IMEX_NODE_DISCONNECTED_GRACE_TIME", "-1")]);
+        assert_eq!(daemon_settings(&files(), &forever, &domain()).unwrap()["IMEX_NODE_DISCONNECTED_GRACE_TIME"], "-1");
+        assert!(settings_warnings(&forever)[0].contains("for ever"));
+        assert!(settings_warnings(&map(&[("IMEX_CMD_PORT", "50005")]))[0].contains("unauthenticated"));
+        assert!(settings_warnings(&map(&[("IMEX_NODE_DISCONNECTED_GRACE_TIME", "0")])).is_empty());
     }
 
     #[test]
     fn what_would_be_lost_or_break_supervision_is_refused() {
         for (key, value, says) in [
-            ("IMEX_NODE_DISCONNECT_GRACE_TIME", "60", "IMEX_NODE_DISCONNECTED_GRACE_TIME"),
+            ("IMEX_NODE_DISCONNECT_GRACE_TIME", "60", "nearest that it has is IMEX_NODE_DISCONNECTED_GRACE_TIME"),
             ("IMEX_CONN_WAIT_TIMEOUT", "1", "no setting"),
-            ("DAEMONIZE", "1", "runner's own"),
+            ("DAEMONIZE", "1", "Heddle's own: the runner must see"),
+            ("LOG_FILE_NAME", "/var/log/imex", "says which member it is"),
+            ("BIND_INTERFACE_IP", "everywhere", "an IPv4 or IPv6 address"),
+            ("SERVER_PORT", "50001", "--peer-port"),
+            ("IMEX_ENABLE_AUTH_ENCRYPTION", "0", "--peer-authentication"),
+            ("IMEX_SERVER_KEY", "/k", "--peer-authentication"),
+            ("IMEX_AUTH_ENCRYPTION_MODE", "SSL_TLS", "Kerberos's"),
+            ("IMEX_GSS_SERVICE_NAME", "host", "--peer-authentication gss"),
             ("LOG_LEVEL", "4\nDAEMONIZE=1", "several lines"),
+            ("LOG_LEVEL", "5", "a number from 0 to 4"),
+            ("IMEX_WAIT_FOR_QUORUM", "FULL", "it takes NONE or RECOVERY"),
         ] {
-            let fault = daemon_settings(&files(), &map(&[(key, value)]), &map(&[])).unwrap_err();
-            assert!(fault.message.contains(says), "{fault}");
+            let message = refused(&[(key, value)]);
+            assert!(message.contains(says), "{message}");
         }
-        assert!(daemon_settings(&files(), &map(&[("DAEMONIZE", "0")]), &map(&[])).is_ok());
+        assert!(daemon_settings(&files(), &map(&[("DAEMONIZE", "0")]), &domain()).is_ok());
+        let bent = map(&[("SERVER_PORT", "1")]);
+        assert!(daemon_settings(&files(), &map(&[]), &bent).unwrap_err().message.contains("runner's own"));
+    }
+
+    #[test]
+    fn where_the_daemon_listens_is_the_operators_word_if_he_says_one() {
+        for (said, expected) in [("::", "::"), ("", "10.0.0.1")] {
+            let settings = daemon_settings(&files(), &map(&[("BIND_INTERFACE_IP", said)]), &domain()).unwrap();
+            assert_eq!(settings["BIND_INTERFACE_IP"], expected);
+        }
+    }
+
+    #[test]
+    fn kerberos_is_the_operators_where_the_agents_use_it() {
+        let gss: BTreeMap<_, _> = domain().into_iter().chain(gss_settings()).collect();
+        let settings = daemon_settings(&files(), &map(&[("IMEX_GSS_TIMEOUT_SEC", "5")]), &gss).unwrap();
+        assert_eq!(settings["IMEX_AUTH_ENCRYPTION_MODE"], "GSS_AUTH_ENCRYPT");
+        assert_eq!((&*settings["IMEX_GSS_TIMEOUT_SEC"], &*settings["IMEX_GSS_SHUTDOWN_ON_FAILURE"]), ("5", "0"));
+        let only = map(&[("IMEX_AUTH_ENCRYPTION_MODE", "GSS_AUTH_ONLY")]);
+        assert_eq!(
+            daemon_settings(&files(), &only, &gss).unwrap()["IMEX_AUTH_ENCRYPTION_MODE"],
+            "GSS_AUTH_ONLY",
+            "before the agent's"
+        );
+        // At the start of a runner, before an agent has come, nobody knows yet.
+        assert!(daemon_settings(&files(), &only, &map(&[])).is_ok());
+    }
+
+    #[test]
+    fn a_file_is_read_as_the_daemon_reads_its_own() {
+        let text = "# grace\n\nIMEX_NODE_DISCONNECTED_GRACE_TIME = 60\nLOG_LEVEL=3\n";
+        let expected = map(&[("IMEX_NODE_DISCONNECTED_GRACE_TIME", "60"), ("LOG_LEVEL", "3")]);
+        assert_eq!(settings_file(text).unwrap(), expected);
+        assert!(settings_file("LOG_LEVEL: 3").unwrap_err().message.contains("line 1"));
+        assert!(
+            settings_file("LOG_LEVEL=3\nLOG_LEVEL=4").unwrap_err().message.contains("line 2: LOG_LEVEL comes twice")
+        );
     }
 }
