@@ -36,6 +36,12 @@ impl HostRoot {
         }
     }
 
+    /// A path of the host, as this process sees it. Links on its way that begin with `/` lead astray: it is for other
+    /// programs, whose own business they are.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(relative(path))
+    }
+
     /// A file's text; none if it is not there.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ pub mod dra;
 pub mod gpu_inventory;
 pub mod host_root;
 pub mod identity;
+pub mod imex_mode;
 pub mod imex_supervisor;
 pub mod lease;
 pub mod node_events;

@@ -55,6 +55,8 @@ pub struct Usable {
     pub reason: String,
     /// The reason, where slots are withheld whatever the fabric and the daemon are; that does not pass by itself.
     pub withheld: Option<&'static str>,
+    /// The node's IMEX daemon is the host's: no exclusive ComputeDomain can be served.
+    pub host_managed: bool,
 }
 
 /// What a [`SlicePublisher`] is told.
@@ -181,7 +183,7 @@ impl SlicePublisher {
     /// Offers slots, taints them, or waits with that.
     fn decide(&mut self, cx: &mut Cx<'_, Self>) {
         let (Some(inventory), Some(usable)) = (&self.inventory, &self.usable) else { return };
-        let slots = slices::slots(self.settings.slots, &inventory.fabric, usable.kind);
+        let slots = self.make(inventory, usable);
         let Some(hindrance) = hindrance(inventory, usable) else {
             self.slots = Slots::Offered(slots);
             return self.end_grace();
@@ -202,6 +204,14 @@ impl SlicePublisher {
         }
     }
 
+    fn make(&self, inventory: &Inventory, usable: &Usable) -> Vec<Device> {
+        let mut slots = slices::slots(self.settings.slots, &inventory.fabric, usable.kind);
+        if usable.host_managed {
+            slices::mark_host_managed(&mut slots);
+        }
+        slots
+    }
+
     fn taint(&mut self, mut slots: Vec<Device>, hindrance: &Hindrance) {
         if !matches!(self.slots, Slots::Tainted(_)) {
             tracing::warn!("slots are offered to nobody any more: {}", hindrance.text);
@@ -220,7 +230,7 @@ impl SlicePublisher {
         let (Some(inventory), Some(usable)) = (&self.inventory, &self.usable) else { return };
         // A timer that was cancelled too late finds the slots usable again.
         if let (Some(_), Some(hindrance)) = (self.grace.take(), hindrance(inventory, usable)) {
-            let slots = slices::slots(self.settings.slots, &inventory.fabric, usable.kind);
+            let slots = self.make(inventory, usable);
             self.taint(slots, &hindrance);
         }
     }

@@ -6,22 +6,26 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::future::Future;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_actors::channel_allocator::{self, Ready};
-use heddle_actors::imex_supervisor::{ImexSupervisor, Message, Settings};
+use heddle_actors::host_root::HostRoot;
+use heddle_actors::imex_supervisor::{HostImex, HostTiming, ImexSupervisor, Message, Settings};
 use heddle_actors::node_link::DomainView;
 use heddle_actors::peer_identity::Identities;
 use heddle_actors::runner;
 use heddle_actors::runtime::{Actor, Addr, Cx, Runtime, Scope, Spec, block_on};
 use heddle_actors::slice_publisher::Usable;
-use heddle_core::api::{DaemonStatus, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, IMEXNodeSpec, Member};
+use heddle_core::api::{
+    DaemonStatus, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, IMEXNodeSpec, ImexMode, Member,
+};
 use heddle_core::clique::CliqueId;
 use heddle_core::fault::Fault;
 use heddle_core::identity::Authentication;
-use heddle_core::imex::Identity;
+use heddle_core::imex::{Identity, Standing, shared_domain_name};
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_core::runtime_guard::{Guard, Mode, Verdict};
 use heddle_proto::runner::runner_client::RunnerClient;
@@ -170,6 +174,20 @@ impl Running {
     }
 }
 
+/// A host's daemon whose tool is the script of the test.
+fn host_imex(root: &Path) -> HostImex {
+    let millis = Duration::from_millis;
+    HostImex {
+        driver_root: root.join("driver"),
+        control_socket: root.join("host.sock"),
+        host: HostRoot::new(root.join("host")),
+        config: "/etc/nvidia-imex/config.cfg".into(),
+        addresses: vec!["10.0.0.2".parse().unwrap()],
+        runner_socket: root.join("run/runner.sock"),
+        timing: HostTiming { limit: millis(300), not_ready: millis(10), ready: millis(10), files: millis(20) },
+    }
+}
+
 type Heard =
     (Addr<Message>, watch::Receiver<Option<Ready>>, watch::Receiver<DaemonStatus>, watch::Receiver<Option<Usable>>);
 
@@ -187,6 +205,8 @@ fn supervise(
     let allocator = scope.supervise(Spec::default(), move || Ok(Allocator(permit.clone(), asked.clone())));
     let settings = Settings {
         socket: root.path().join("run/runner.sock"),
+        host: host_imex(root.path()),
+        standing: Some(Standing::settled(ImexMode::DriverManaged)),
         allocator,
         authentication,
         status: Rc::new(move |status| drop(say_status.send(status))),
@@ -541,5 +561,124 @@ fn a_runner_that_is_too_old_is_left_alone_and_said() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         server.abort();
+    });
+}
+
+/// The files and the socket of a host that runs the daemon itself.
+fn host_files(root: &Path, map: &str) {
+    let folder = root.join("host/etc/nvidia-imex");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("config.cfg"), "IMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/map\nIMEX_CMD_UNIX_DOMAIN_PATH=/x\n")
+        .unwrap();
+    fs::write(folder.join("map"), map).unwrap();
+    fs::write(root.join("host.sock"), "").unwrap();
+}
+
+fn host_managed() -> Message {
+    Message::Standing(Standing::settled(ImexMode::HostManaged))
+}
+
+#[test]
+fn a_daemon_of_the_host_is_asked_and_nothing_is_started() {
+    run(async {
+        let mut rig = Rig::new();
+        let root = rig.root.path().to_owned();
+        host_files(&root, "10.0.0.1\n10.0.0.2\n");
+        fs::write(root.join("word"), "WAITING_FOR_PEERS\n").unwrap();
+        rig.supervisor.tell(host_managed());
+        rig.until_not_ready("the host's IMEX daemon is WAITING_FOR_PEERS, not READY").await;
+        fs::write(root.join("word"), "READY\n").unwrap();
+        rig.until_ready_in(&shared_domain_name(&clique())).await;
+        let status = rig.status.wait_for(|s| s.state == "READY" && s.peers_connected == 1).await.unwrap().clone();
+        assert_eq!((status.domain, status.index, status.message), (Some(shared_domain_name(&clique())), Some(1), None));
+        assert_eq!(status.version, "595.1");
+        let hash = status.node_map_hash.unwrap();
+        let usable = rig.usable.wait_for(|u| u.as_ref().is_some_and(|u| u.usable)).await.unwrap().clone().unwrap();
+        assert!(usable.host_managed);
+
+        // Another map, a daemon that hangs, and none.
+        host_files(&root, "10.0.0.1\n10.0.0.3\n");
+        let other = |s: &DaemonStatus| s.index.is_none() && s.node_map_hash.as_ref().is_some_and(|now| *now != hash);
+        let message = rig.status.wait_for(other).await.unwrap().message.clone().unwrap();
+        assert!(message.contains("none of the 2 entries"), "{message}");
+        fs::remove_dir_all(root.join("host")).unwrap();
+        let unread = |s: &DaemonStatus| s.message.as_ref().is_some_and(|why| why.contains("could not be checked"));
+        rig.status.wait_for(unread).await.unwrap();
+        assert!(rig.ready.borrow().as_ref().unwrap().is_ok(), "as far as the files can be read");
+        fs::write(root.join("hangs"), "").unwrap();
+        rig.until_not_ready("has not answered within").await;
+        fs::remove_file(root.join("host.sock")).unwrap();
+        rig.until_not_ready("has no control socket at").await;
+        rig.status.wait_for(|status| status.state == "UNAVAILABLE").await.unwrap();
+        fs::create_dir_all(root.join("run")).unwrap();
+        fs::write(root.join("run/runner.sock"), "").unwrap();
+        rig.until_not_ready("Heddle's own imex-runner is on this node too: remove its DaemonSet").await;
+        host_files(&root, "10.0.0.1\n10.0.0.2\n");
+        fs::remove_file(root.join("hangs")).unwrap();
+        rig.until_ready_in(&shared_domain_name(&clique())).await;
+        assert_eq!((rig.starts(), rig.asked.get()), (0, 0), "nothing is started, ended or asked for");
+    });
+}
+
+#[test]
+fn issue_1163_a_node_goes_from_one_mode_to_the_other_and_back() {
+    run(async {
+        let mut rig = Rig::new();
+        let runner = rig.start_runner();
+        rig.see(view("d", 1, 0));
+        rig.until_ready_in("d").await;
+        let pid = rig.runner_state().await.daemon_pid;
+        // While it waits for its claims nothing is offered, and the daemon of before is served on with.
+        let held = Standing { acts: ImexMode::DriverManaged, wanted: ImexMode::HostManaged, holding: 1 };
+        rig.supervisor.tell(Message::Standing(held));
+        let withheld = |usable: &Option<Usable>| usable.as_ref().is_some_and(|u| u.withheld == Some("ImexModePending"));
+        rig.usable.wait_for(withheld).await.unwrap();
+        assert_eq!(rig.ready.borrow().as_ref().unwrap().as_deref(), Ok("d"));
+        rig.supervisor.tell(host_managed());
+        rig.until_ready_in(&shared_domain_name(&clique())).await;
+        assert!(alive(pid), "it is not the agent's any more to end");
+        rig.supervisor.tell(Message::Standing(Standing::settled(ImexMode::DriverManaged)));
+        rig.until_ready_in("d").await;
+        assert_eq!((rig.starts(), rig.runner_state().await.daemon_pid), (1, pid));
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn what_a_runner_refuses_is_said_where_it_is_waited_for() {
+    run(async {
+        let mut rig = Rig::with(Authentication::Insecure);
+        let mut settings = settings(rig.root.path());
+        settings.settings = [("IMEX_GSS_SERVICE_NAME".to_owned(), "imex".to_owned())].into();
+        let (end, ends) = oneshot::channel::<()>();
+        let runner = Running { end, run: tokio::spawn(runner::run(settings, async { drop(ends.await) })) };
+        rig.see(view("d", 1, 0));
+        rig.until_not_ready("the IMEX setting IMEX_GSS_SERVICE_NAME is Kerberos's").await;
+        assert_eq!(rig.starts(), 0);
+        runner.stop().await;
+    });
+}
+
+#[test]
+fn a_certificate_of_another_name_waits_for_the_claims_and_then_restarts_the_daemon() {
+    run(async {
+        let mut rig = Rig::with(Authentication::Files);
+        let runner = rig.start_runner();
+        rig.see(view("d", 1, 0));
+        let named = |name: &str, serial: u32| {
+            let identity = identity("d", serial, FUTURE).of("d").unwrap().clone();
+            let identity = Identity { name: name.into(), ..(*identity).clone() };
+            Message::Identities(Identities { of_all: Some(Arc::new(identity)), ..Identities::default() })
+        };
+        rig.supervisor.tell(named("one.example", 1));
+        rig.until_ready_in("d").await;
+        rig.may_switch(Err("1 claims are prepared on this node"));
+        rig.supervisor.tell(named("two.example", 2));
+        rig.until_not_ready("shows its peers the name one.example, not two.example").await;
+        assert_eq!(rig.starts(), 1);
+        rig.may_switch(Ok(()));
+        rig.until_ready_in("d").await;
+        assert_eq!((rig.starts(), rig.runner_state().await.identity.as_str()), (2, "two.example"));
+        runner.stop().await;
     });
 }

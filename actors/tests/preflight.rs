@@ -9,6 +9,7 @@ use heddle_actors::host_root::HostRoot;
 use heddle_actors::preflight::{ActorSettings, Preflight, Settings};
 use heddle_actors::runtime::{Runtime, Spec, block_on};
 use heddle_actors::runtime_guard::Places;
+use heddle_core::api::ImexMode;
 use heddle_core::condition::Draft;
 use heddle_core::inventory::Access;
 use heddle_core::runtime_guard::Mode;
@@ -40,6 +41,7 @@ fn settings(root: &Path) -> Settings {
         cdi_dir: root.join("var/run/cdi"),
         state_dir: root.join("state"),
         runner_socket: root.join("run/runner.sock"),
+        imex_mode: ImexMode::DriverManaged,
         slots: 16,
         host: HostRoot::new(root),
         places: Places::default(),

@@ -162,6 +162,10 @@ pub mod reason {
         NOT_A_MEMBER = "NotAMember";
         /// A node asks for more peer certificates than it can need.
         TOO_MANY_REQUESTS = "TooManyRequests";
+        /// The node's IMEX daemon is the host's, so no ComputeDomain can have one of its own there.
+        HOST_MANAGED_IMEX = "HostManagedImex";
+        /// The node is to change its IMEX mode, and claims are prepared under the one before.
+        IMEX_MODE_PENDING = "ImexModePending";
         /// A part of this process failed, is busy or is being restarted.
         ACTOR_FAILED = "ActorFailed";
         /// A setting cannot be used.

@@ -45,6 +45,9 @@ pub const DEFAULT_MAX_MEMBERS: u32 = 18;
 /// `ImexChannelCount` of the NVIDIA kernel module when nothing else is set.
 pub const DEFAULT_CHANNEL_COUNT: u32 = 2048;
 
+/// Attribute of the slots of a node whose IMEX daemon is the host's, and of no others.
+pub const HOST_MANAGED: &str = "hostManaged";
+
 /// Key of the taint of slots that cannot be used; its value is the [reason](crate::fault::reason).
 pub const SLOT_TAINT: &str = "compute-domain.nvidia.com/not-usable";
 

@@ -39,6 +39,18 @@ pub fn slots(count: u32, fabric: &Fabric, kind: Option<DomainKind>) -> Vec<Devic
         .collect()
 }
 
+/// Says of slots that the node's IMEX daemon is the host's, so that exclusive ComputeDomains pass them by.
+pub fn mark_host_managed(slots: &mut [Device]) {
+    for slot in slots {
+        slot.attributes.get_or_insert_default().insert(names::HOST_MANAGED.to_owned(), flag(true));
+    }
+}
+
+/// The selector, in CEL, of slots that are not [marked so](mark_host_managed).
+pub fn not_host_managed() -> String {
+    format!("!('{}' in device.attributes['{}'])", names::HOST_MANAGED, names::DRIVER)
+}
+
 /// Device name of a slot.
 pub fn slot_name(id: u32) -> String {
     format!("slot-{id}")
@@ -328,6 +340,9 @@ mod tests {
         assert_eq!(attributes["fabricHealthy"].bool, Some(false));
         assert!(!attributes.contains_key("clique"));
         assert_eq!(slots(500, &clique(), None).len(), 31);
+        let mut marked = slots(1, &clique(), None);
+        mark_host_managed(&mut marked);
+        assert_eq!(marked[0].attributes.as_ref().unwrap()["hostManaged"].bool, Some(true));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! The whole agent in process against the embedded API.
 
+#[path = "dra/bed.rs"]
+#[allow(dead_code)] // the tests of claims use all of it
+mod bed;
 mod own_process;
 #[path = "../../actors/tests/stand_in/mod.rs"]
 #[allow(dead_code)] // the actors' own tests use all of it
@@ -14,7 +17,7 @@ use heddle_actors::host_root::HostRoot;
 use heddle_actors::runner;
 use heddle_actors::runtime::block_on;
 use heddle_actors::runtime_guard::Places;
-use heddle_core::api::{IMEXDomain, IMEXDomainSpec, IMEXNode, Member, crds};
+use heddle_core::api::{IMEXDomain, IMEXDomainSpec, IMEXNode, ImexMode, Member, crds};
 use heddle_core::fault::{Class, Fault};
 use heddle_core::identity::Authentication;
 use heddle_core::imex::shared_domain_name;
@@ -24,6 +27,8 @@ use heddle_core::preflight::PREFLIGHT;
 use heddle_core::runtime_guard::{Mode, RUNTIME_GUARDED};
 use heddle_fake_nvml::{Scenario, install};
 use heddle_integration::api::{ApiServer, Options};
+use heddle_proto::dra::v1::dra_plugin_client::DraPluginClient;
+use heddle_proto::dra::v1::{Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -65,6 +70,9 @@ fn settings(root: &Path, client: Client) -> Settings {
         cdi_static_dir: root.join("cdi-etc"),
         state_dir: root.join("state"),
         runner_socket: root.join("run/runner.sock"),
+        imex_mode: ImexMode::DriverManaged,
+        control_socket: root.join("run/host.sock"),
+        host_imex_config: "/etc/nvidia-imex/config.cfg".into(),
         authentication: Authentication::Insecure,
         certificate_seconds: 3600,
         certificates_dir: Default::default(),
@@ -308,5 +316,166 @@ fn nvidia_toolkit_pr_943_require_withholds_the_slots_until_the_file_is_set() {
             end_runner.send(()).unwrap();
             runner.await.unwrap().unwrap();
         });
+    });
+}
+
+/// A node of a clique whose host runs the IMEX daemon, which is READY; in a process of its own.
+fn on_a_host<F: Future<Output = ()>>(test: &str, body: impl FnOnce(PathBuf, bed::Bed) -> F) {
+    in_own_process(test, |root, scenario| {
+        install(&root.join("driver")).unwrap();
+        let clique = clique();
+        Scenario::gb200(bed::NODE, 2, Some((&clique.cluster.to_string(), clique.id))).write(scenario).unwrap();
+        stand_in::script(root, "nvidia-imex", stand_in::DAEMON);
+        stand_in::script(root, "nvidia-imex-ctl", stand_in::CTL);
+        fs::write(root.join("word"), "READY\n").unwrap();
+        let folder = root.join("host/etc/nvidia-imex");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("config.cfg"), "LOG_LEVEL=4\n").unwrap();
+        fs::write(folder.join("nodes_config.cfg"), "127.10.0.9\n127.10.0.1\n").unwrap();
+        fs::create_dir_all(root.join("run")).unwrap();
+        fs::write(root.join("run/host.sock"), "").unwrap();
+        run(async {
+            let bed = bed::Bed::new().await;
+            body(root.to_owned(), bed).await;
+        });
+    });
+}
+
+fn clique() -> heddle_core::clique::CliqueId {
+    "0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.7".parse().unwrap()
+}
+
+/// The whole agent of the bed's node, set to this mode.
+struct Whole {
+    end: oneshot::Sender<()>,
+    run: tokio::task::JoinHandle<Result<(), Fault>>,
+    socket: PathBuf,
+}
+
+impl Whole {
+    async fn start(root: &Path, bed: &bed::Bed, imex_mode: ImexMode) -> Self {
+        let proc_root = bed.paths.os().join("proc");
+        fs::create_dir_all(proc_root.join("driver/nvidia")).unwrap();
+        fs::write(proc_root.join("driver/nvidia/params"), "ImexChannelCount: 2048\n").unwrap();
+        let settings = Settings {
+            node_name: bed::NODE.into(),
+            imex_mode,
+            proc_root,
+            pod_uid: bed::POD.into(),
+            ..settings(root, bed.client.clone())
+        };
+        let socket = settings.plugins_dir.join(names::DRIVER).join(format!("dra-{}.sock", bed::POD));
+        let (end, ends) = oneshot::channel::<()>();
+        let run = tokio::task::spawn_local(agent::run(settings, async { drop(ends.await) }));
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Self { end, run, socket }
+    }
+
+    async fn prepare(&self, claim: &Claim) -> Result<usize, String> {
+        let mut plugin = DraPluginClient::new(bed::dial(self.socket.clone()).await);
+        let request = NodePrepareResourcesRequest { claims: vec![claim.clone()] };
+        let answer =
+            plugin.node_prepare_resources(request).await.unwrap().into_inner().claims.remove(&claim.uid).unwrap();
+        if answer.error.is_empty() { Ok(answer.devices.len()) } else { Err(answer.error) }
+    }
+
+    async fn unprepare(&self, claim: &Claim) {
+        let mut plugin = DraPluginClient::new(bed::dial(self.socket.clone()).await);
+        let request = NodeUnprepareResourcesRequest { claims: vec![claim.clone()] };
+        let answer = plugin.node_unprepare_resources(request).await.unwrap().into_inner().claims.remove(&claim.uid);
+        assert_eq!(answer.unwrap().error, "");
+    }
+
+    async fn stop(self) {
+        self.end.send(()).unwrap();
+        self.run.await.unwrap().unwrap();
+    }
+}
+
+/// Waits until the node's status is so; it.
+async fn until_status(client: &Client, fits: impl Fn(&heddle_core::api::IMEXNodeStatus) -> bool) -> IMEXNode {
+    let fits = |node: Option<&IMEXNode>| node.and_then(|node| node.status.as_ref()).is_some_and(&fits);
+    await_condition(Api::<IMEXNode>::all(client.clone()), bed::NODE, fits).await.unwrap().unwrap()
+}
+
+/// What the controller would do: the node is a member of its clique's shared domain, and serves it.
+async fn assign(client: &Client) {
+    let member = Member { index: 0, address: "127.10.0.1".into(), away: false };
+    let members = [(bed::NODE.to_owned(), member)].into();
+    let spec = IMEXDomainSpec { clique: clique().to_string(), max_members: 18, members, ..Default::default() };
+    let domain = IMEXDomain::new(&shared_domain_name(&clique()), spec);
+    Api::all(client.clone()).create(&PostParams::default(), &domain).await.unwrap();
+    until_status(client, |status| status.clique.is_some()).await;
+    let assigned = Patch::Merge(serde_json::json!({"spec": {"domain": shared_domain_name(&clique())}}));
+    Api::<IMEXNode>::all(client.clone()).patch(bed::NODE, &PatchParams::default(), &assigned).await.unwrap();
+}
+
+async fn mode_says(client: &Client, status: &'static str, reason: &'static str) -> String {
+    let is = |c: &heddle_core::condition::Condition| {
+        c.type_ == heddle_core::imex::IMEX_MODE && c.status == status && c.reason == reason
+    };
+    let node = until_status(client, |status| status.conditions.iter().any(is)).await;
+    node.status.unwrap().conditions.iter().find(|c| is(c)).unwrap().message.clone()
+}
+
+#[test]
+fn issue_1163_a_host_managed_node_gives_channels_refuses_exclusive_domains_and_changes_its_mode_when_it_is_empty() {
+    let test =
+        "issue_1163_a_host_managed_node_gives_channels_refuses_exclusive_domains_and_changes_its_mode_when_it_is_empty";
+    on_a_host(test, async |root, bed| {
+        let client = bed.client.clone();
+        let agent = Whole::start(&root, &bed, ImexMode::HostManaged).await;
+        assign(&client).await;
+        let node =
+            until_status(&client, |status| status.daemon.state == "READY" && status.daemon.version == "595.1").await;
+        let status = node.status.unwrap();
+        assert_eq!((status.imex_mode, status.daemon.index), (ImexMode::HostManaged, Some(1)));
+        assert_eq!(status.daemon.domain, Some(shared_domain_name(&clique())));
+        assert!(status.daemon.node_map_hash.is_some());
+        mode_says(&client, "True", "HostManagedImex").await;
+        until_offered(&client, true).await;
+        let marked = slices(&client).await.into_iter().filter(|slice| slice.spec.driver == names::DRIVER);
+        let mut marked = marked.flat_map(|slice| slice.spec.devices.unwrap_or_default());
+        assert!(marked.all(|slot| slot.attributes.unwrap().contains_key(names::HOST_MANAGED)));
+
+        let green = bed.compute_domain("team", "green", serde_json::json!({})).await;
+        let claim = bed.claim("g", &green).await;
+        assert_eq!(agent.prepare(&claim).await, Ok(1));
+        let red = bed.compute_domain("team", "red", serde_json::json!({"isolationMode": "Domain"})).await;
+        let exclusive = bed.claim("r", &red).await;
+        let error = agent.prepare(&exclusive).await.unwrap_err();
+        assert!(error.contains("team/red asks for an IMEX domain of its own") && error.contains("node n1"), "{error}");
+        agent.stop().await;
+
+        // Another mode while a claim is prepared.
+        let agent = Whole::start(&root, &bed, ImexMode::DriverManaged).await;
+        let message = mode_says(&client, "False", "ImexModePending").await;
+        assert!(message.contains("set to driver-managed IMEX") && message.contains("one claim"), "{message}");
+        until_offered(&client, false).await;
+        assert_eq!(agent.prepare(&claim).await, Ok(1), "what is prepared is answered");
+        let second = bed.claim("s", &green).await;
+        let error = agent.prepare(&second).await.unwrap_err();
+        assert!(error.contains("set to driver-managed IMEX"), "{error}");
+        let files = || fs::read_dir(root.join("cdi")).unwrap().count();
+        assert_eq!(files(), 1);
+        assert_eq!(until_status(&client, |_| true).await.status.unwrap().imex_mode, ImexMode::HostManaged);
+
+        agent.unprepare(&claim).await;
+        assert_eq!(files(), 0);
+        mode_says(&client, "True", "DriverManaged").await;
+        let node = until_status(&client, |status| status.imex_mode == ImexMode::DriverManaged).await;
+        assert!(node.status.unwrap().channels.is_empty());
+        // Its runner's daemon is the node's from here on.
+        let (end_runner, ends) = oneshot::channel::<()>();
+        let runner = tokio::spawn(runner::run(stand_in::settings(&root), async { drop(ends.await) }));
+        until_status(&client, |status| {
+            status.daemon.message.as_ref().is_some_and(|m| m.contains("says it is member 1"))
+        })
+        .await;
+        agent.stop().await;
+        end_runner.send(()).unwrap();
+        runner.await.unwrap().unwrap();
     });
 }

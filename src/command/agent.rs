@@ -45,6 +45,17 @@ pub struct Agent {
     /// Folder with tls.crt, tls.key and ca.crt for --peer-authentication files, such as a mounted Secret
     #[arg(long, value_name = "FOLDER", default_value = "/etc/heddle/peer", env = "HEDDLE_PEER_CERTIFICATES_DIR")]
     peer_certificates_dir: PathBuf,
+    /// Control socket of the IMEX daemon that the host runs, with --imex-mode host-managed
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        default_value = "/etc/nvidia-imex/imex_ctrl.sock",
+        env = "HEDDLE_IMEX_CONTROL_SOCKET"
+    )]
+    imex_control_socket: PathBuf,
+    /// Configuration file of the IMEX daemon that the host runs, on the host
+    #[arg(long, value_name = "PATH", default_value = "/etc/nvidia-imex/config.cfg", env = "HEDDLE_HOST_IMEX_CONFIG")]
+    host_imex_config: String,
     #[command(flatten)]
     host: Host,
     /// Where to serve /metrics, /livez and /readyz
@@ -74,6 +85,9 @@ impl Agent {
                 cdi_static_dir: self.cdi_static_dir,
                 state_dir: self.node.state_dir,
                 runner_socket: self.node.runner_socket,
+                imex_mode: self.node.imex_mode,
+                control_socket: self.imex_control_socket,
+                host_imex_config: self.host_imex_config,
                 authentication: self.peers.peer_authentication,
                 certificate_seconds: self.peers.peer_certificate_hours * 3600,
                 certificates_dir: self.peer_certificates_dir,

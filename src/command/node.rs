@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use heddle_core::api::ImexMode;
 use heddle_core::inventory::Access;
 use heddle_core::names;
 
@@ -28,6 +29,10 @@ pub struct NodePlaces {
     /// Socket of the IMEX runner
     #[arg(long, default_value = "/run/heddle/runner.sock", env = "HEDDLE_RUNNER_SOCKET")]
     pub runner_socket: PathBuf,
+    /// Who runs the node's IMEX daemon: driver-managed (Heddle's imex-runner) or host-managed (systemd or the cluster's
+    /// own tools; Heddle then only asks it how it is)
+    #[arg(long, value_name = "MODE", default_value_t, env = "HEDDLE_IMEX_MODE")]
+    pub imex_mode: ImexMode,
     /// Channel claims that the node can hold at once
     #[arg(long, default_value_t = names::DEFAULT_SLOTS, value_parser = clap::value_parser!(u32).range(1..=i64::from(names::MAX_SLOTS)), env = "HEDDLE_SLOTS")]
     pub slots: u32,

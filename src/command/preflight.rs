@@ -69,6 +69,7 @@ impl Preflight {
             cdi_dir: self.node.cdi_dir,
             state_dir: self.node.state_dir,
             runner_socket: self.node.runner_socket,
+            imex_mode: self.node.imex_mode,
             slots: self.node.slots,
             places: self.host.places(),
             runtime_guard: self.host.runtime_guard.into(),

@@ -7,6 +7,7 @@ mod wiring;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 
+use heddle_core::api::ImexMode;
 use heddle_core::fault::{Fault, reason};
 use heddle_core::identity::Authentication;
 use heddle_core::inventory::Access;
@@ -51,6 +52,12 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Where the IMEX runner is reached.
     pub runner_socket: PathBuf,
+    /// Who runs the node's IMEX daemon.
+    pub imex_mode: ImexMode,
+    /// Control socket of a daemon that the host runs.
+    pub control_socket: PathBuf,
+    /// Configuration file of a daemon that the host runs, on the host.
+    pub host_imex_config: String,
     /// How IMEX daemons know that a peer is one.
     pub authentication: Authentication,
     /// Life of a peer certificate that is asked for, in seconds.

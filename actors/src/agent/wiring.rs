@@ -4,10 +4,11 @@
 //! GpuInventory ── Inventory ──► NodeLink, ChannelAllocator, ImexSupervisor, SlicePublisher, DraServer; Notice ► NodeEvents
 //! RuntimeGuard ── Guard ───────► ChannelAllocator, ImexSupervisor; Condition ► NodeLink
 //! Preflight ──── Condition ───► NodeLink
-//! NodeLink ───── View ────────► ChannelAllocator, ImexSupervisor, PeerIdentity
+//! ModeKeeper ─── Standing ────► ChannelAllocator, ImexSupervisor, NodeLink, PeerIdentity; Condition ► NodeLink; Notice ► NodeEvents
+//! NodeLink ───── View ────────► ChannelAllocator, ImexSupervisor, PeerIdentity, ModeKeeper
 //! PeerIdentity ── Identities ─► ImexSupervisor; Certificates, Condition ► NodeLink (PeerFiles the same, by files)
 //! ImexSupervisor ─ Daemon ────► NodeLink (status), ChannelAllocator (readiness); Usable ► SlicePublisher
-//! ChannelAllocator ─ MaySwitch ► ImexSupervisor; Restore? ► DraServer; Enter, Leave, Keep ► NodeLink
+//! ChannelAllocator ─ MaySwitch ► ImexSupervisor; Prepared ► ModeKeeper; Restore? ► DraServer; Enter, Leave, Keep ► NodeLink
 //! DraServer ──── Restore, Enter, Leave … ► ChannelAllocator; Refused ► ClaimEvents
 //! ```
 //!
@@ -21,13 +22,15 @@ use std::time::Duration;
 
 use heddle_core::fault::{Fault, reason};
 use heddle_core::identity::Authentication;
+use heddle_core::imex::Standing;
 
 use super::Settings;
 use super::tell::{Later, Word};
 use crate::channel_allocator::{self, ChannelAllocator};
 use crate::dra::{ClaimEvents, DraDependencies, DraServer, DraSettings, HealthBoard, HealthProbe};
 use crate::gpu_inventory::{self, GpuInventory};
-use crate::imex_supervisor::{self, ImexSupervisor};
+use crate::imex_mode::{self, ModeKeeper};
+use crate::imex_supervisor::{self, HostImex, HostTiming, ImexSupervisor};
 use crate::node_events::{self, NodeEvents};
 use crate::node_link::{self, NodeFacts, NodeLink};
 use crate::nvml::Sysfs;
@@ -76,6 +79,9 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
     let (identities, identified, certificates) = (Word::<Identities>::new(), Word::new(), Word::new());
     let to_identity = Later::default();
     let checked = Word::new();
+    let (standing, moded, prepared) = (Word::<Standing>::new(), Word::new(), Word::new());
+    let authentication = Word::new();
+    let (to_mode, to_events) = (Later::default(), Later::<node_events::Message>::default());
 
     let again = [
         inventory.heard_by(&to_link, node_link::Message::Inventory),
@@ -84,6 +90,9 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         identified.heard_by(&to_link, node_link::Message::Condition),
         certificates.heard_by(&to_link, node_link::Message::Certificates),
         checked.heard_by(&to_link, node_link::Message::Condition),
+        moded.heard_by(&to_link, node_link::Message::Condition),
+        standing.heard_by(&to_link, node_link::Message::Standing),
+        authentication.heard_by(&to_link, node_link::Message::Authentication),
     ];
     let link_settings = node_link::Settings {
         client: client(),
@@ -104,12 +113,15 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         view.heard_by(&to_allocator, channel_allocator::Message::View),
         ready.heard_by(&to_allocator, channel_allocator::Message::Daemon),
         guard.heard_by(&to_allocator, channel_allocator::Message::Guard),
+        standing.heard_by(&to_allocator, channel_allocator::Message::Standing),
     ];
     let server = to_server.clone();
     let allocator_settings = channel_allocator::Settings {
         client: client(),
         node_link: link,
         may_switch: may_switch.teller(),
+        prepared: prepared.teller(),
+        standing: None,
         restore: Rc::new(move || server.tell(crate::dra::Message::Restore)),
     };
     let allocator = root.supervise(acting.clone(), move || {
@@ -124,9 +136,12 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         may_switch.heard_by(&to_supervisor, imex_supervisor::Message::MaySwitch),
         guard.heard_by(&to_supervisor, imex_supervisor::Message::Guard),
         identities.heard_by(&to_supervisor, imex_supervisor::Message::Identities),
+        standing.heard_by(&to_supervisor, imex_supervisor::Message::Standing),
     ];
     let supervisor_settings = imex_supervisor::Settings {
         socket: settings.runner_socket.clone(),
+        host: host_imex(settings),
+        standing: None,
         allocator: allocator.clone(),
         authentication: settings.authentication,
         status: status.teller(),
@@ -139,9 +154,13 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
     });
     to_supervisor.set(&supervisor);
 
+    authentication.teller()(settings.authentication);
     match settings.authentication {
         Authentication::DomainCa => {
-            let again = view.heard_by(&to_identity, peer_identity::Message::View);
+            let again = [
+                standing.heard_by(&to_identity, peer_identity::Message::Standing),
+                view.heard_by(&to_identity, peer_identity::Message::View),
+            ];
             let identity_settings = peer_identity::Settings {
                 client: client(),
                 node_name: settings.node_name.clone(),
@@ -152,7 +171,7 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
                 certificates: certificates.teller(),
             };
             let identity = root.supervise(acting.clone(), move || {
-                again();
+                again.iter().for_each(|tell| tell());
                 PeerIdentity::new(identity_settings.clone())
             });
             to_identity.set(&identity);
@@ -171,6 +190,22 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
             identified.teller()(unauthenticated(settings.authentication));
         }
     }
+
+    let again =
+        [view.heard_by(&to_mode, imex_mode::Message::View), prepared.heard_by(&to_mode, imex_mode::Message::Prepared)];
+    let events = to_events.clone();
+    let mode_settings = imex_mode::Settings {
+        wanted: settings.imex_mode,
+        state_dir: settings.state_dir.clone(),
+        standing: standing.teller(),
+        condition: moded.teller(),
+        notices: Rc::new(move |notice| events.tell(node_events::Message::Notice(notice))),
+    };
+    let mode = root.supervise(acting.clone(), move || {
+        again.iter().for_each(|tell| tell());
+        Ok(ModeKeeper::new(mode_settings.clone()))
+    });
+    to_mode.set(&mode);
 
     let again = [
         inventory.heard_by(&to_publisher, slice_publisher::Message::Inventory),
@@ -242,6 +277,7 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
 
     let (events_client, node_name) = (client(), settings.node_name.clone());
     let node_events = root.supervise(acting, move || Ok(NodeEvents::new(events_client.clone(), &node_name)));
+    to_events.set(&node_events);
     let inventory_settings = gpu_inventory::Settings {
         driver_root: settings.driver_root.clone(),
         devices: Devices::new(&settings.proc_root),
@@ -254,6 +290,19 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         notices: Rc::new(move |notice| node_events.tell(node_events::Message::Notice(notice))),
     };
     root.supervise(gating, move || Ok(GpuInventory::new(inventory_settings.clone())));
+}
+
+/// Where a daemon that the host runs is asked.
+fn host_imex(settings: &Settings) -> HostImex {
+    HostImex {
+        driver_root: settings.driver_root.clone(),
+        control_socket: settings.control_socket.clone(),
+        host: settings.host.clone(),
+        config: settings.host_imex_config.clone(),
+        addresses: settings.node_addresses.clone(),
+        runner_socket: settings.runner_socket.clone(),
+        timing: HostTiming::default(),
+    }
 }
 
 /// Where the checks of the node look.
@@ -270,6 +319,7 @@ fn places(settings: &Settings) -> preflight::Settings {
         cdi_dir: settings.cdi_dir.clone(),
         state_dir: settings.state_dir.clone(),
         runner_socket: settings.runner_socket.clone(),
+        imex_mode: settings.imex_mode,
         slots: settings.slots,
         host: settings.host.clone(),
         places: settings.places.clone(),

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use heddle_core::api::{ComputeDomainRef, IMEXDomain, IsolationMode};
 use heddle_core::claim::{ClaimKey, Grant, Prepared};
 use heddle_core::fault::Fault;
-use heddle_core::imex::Answer;
+use heddle_core::imex::{Answer, Standing};
 use heddle_core::inventory::Inventory;
 use heddle_core::runtime_guard::Guard;
 
@@ -68,6 +68,8 @@ pub enum Message {
     Daemon(Ready),
     /// From the runtime guard.
     Guard(Guard),
+    /// From the mode keeper.
+    Standing(Standing),
     /// From the node link.
     View(DomainView),
     /// From the inventory.
@@ -130,6 +132,7 @@ impl runtime::Message for Message {
             Self::Suspend { .. } => "Suspend",
             Self::Daemon(_) => "Daemon",
             Self::Guard(_) => "Guard",
+            Self::Standing(_) => "Standing",
             Self::View(_) => "View",
             Self::Inventory(_) => "Inventory",
             Self::Entered { .. } => "Entered",
@@ -143,7 +146,9 @@ impl runtime::Message for Message {
 
     fn overflow(&self) -> Overflow {
         match self {
-            Self::Daemon(_) | Self::Guard(_) | Self::View(_) | Self::Inventory(_) => Overflow::Replace,
+            Self::Daemon(_) | Self::Guard(_) | Self::Standing(_) | Self::View(_) | Self::Inventory(_) => {
+                Overflow::Replace
+            }
             _ => Overflow::Reject,
         }
     }

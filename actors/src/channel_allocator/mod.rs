@@ -15,7 +15,7 @@ use std::time::Duration;
 use heddle_core::api::{ComputeDomainRef, IMEXNodeStatus, IsolationMode};
 use heddle_core::claim::Grant;
 use heddle_core::fault::{Fault, reason};
-use heddle_core::imex::{Answer, Gate, Ledger, gate};
+use heddle_core::imex::{Answer, Gate, Ledger, Standing, gate};
 use heddle_core::inventory::Fabric;
 use kube::Client;
 
@@ -40,6 +40,10 @@ pub struct Settings {
     pub node_link: Addr<node_link::Message>,
     /// Who hears whether the daemon may be ended, and why not.
     pub may_switch: Tell<Result<(), String>>,
+    /// Who hears how many claims hold a channel, once the checkpoints are known.
+    pub prepared: Tell<usize>,
+    /// Who runs the node's IMEX daemon; none while that is not known.
+    pub standing: Option<Standing>,
     /// Called at the start of each incarnation: somebody must answer with `Restore`.
     pub restore: Rc<dyn Fn()>,
 }
@@ -63,12 +67,16 @@ pub struct ChannelAllocator {
     /// ComputeDomains whose entries contradict each other: no new claim of theirs gets a channel here.
     clashes: BTreeMap<String, Fault>,
     said: Option<Result<(), String>>,
+    standing: Option<Standing>,
+    said_prepared: Option<usize>,
 }
 
 impl ChannelAllocator {
     /// An allocator without claims.
     pub fn new(settings: Settings) -> Self {
         Self {
+            standing: settings.standing.clone(),
+            said_prepared: None,
             settings,
             view: None,
             fabric: None,
@@ -93,7 +101,12 @@ impl ChannelAllocator {
             return Gate::Refuse(clash.clone());
         }
         let node = self.view.as_ref().map(|view| &*view.node);
-        gate(&waiting.cd, waiting.mode, self.fabric.as_ref(), node, &self.ready, self.withheld.as_ref())
+        let name = node.and_then(|node| node.metadata.name.as_deref()).unwrap_or_default();
+        let refused = |standing: &Standing| standing.refuses(&waiting.cd, waiting.mode, name);
+        let withheld = self.standing.as_ref().and_then(refused).or_else(|| self.withheld.clone());
+        let unknown = Err("it is not known yet who runs the IMEX daemon of this node".to_owned());
+        let ready = if self.standing.is_some() { &self.ready } else { &unknown };
+        gate(&waiting.cd, waiting.mode, self.fabric.as_ref(), node, ready, withheld.as_ref())
     }
 
     /// Takes every waiting enter as far as it gets now.
@@ -165,6 +178,13 @@ impl ChannelAllocator {
             (self.settings.may_switch)(may.clone());
             self.said = Some(may);
         }
+        let prepared = self.ledger.prepared();
+        if self.said_prepared != prepared
+            && let Some(claims) = prepared
+        {
+            (self.settings.prepared)(claims);
+            self.said_prepared = prepared;
+        }
     }
 }
 
@@ -215,6 +235,10 @@ impl Actor for ChannelAllocator {
             }
             Message::Guard(guard) => {
                 self.withheld = guard.withholds();
+                self.changed(cx);
+            }
+            Message::Standing(standing) => {
+                self.standing = Some(standing);
                 self.changed(cx);
             }
             Message::View(view) => {

@@ -1,10 +1,11 @@
-use heddle_core::imex::DomainConfig;
+use heddle_core::imex::{DomainConfig, Standing};
 use heddle_core::inventory::Inventory;
 use heddle_core::runtime_guard::Guard;
 use heddle_proto::runner::State;
 use heddle_proto::runner::runner_client::RunnerClient;
 use tonic::transport::Channel;
 
+use super::host::HostSeen;
 use crate::node_link::DomainView;
 use crate::peer_identity::Identities;
 use crate::runtime::{self, Overflow};
@@ -22,6 +23,10 @@ pub enum Message {
     Identities(Identities),
     /// From the allocator: may the daemon be ended, or why not.
     MaySwitch(Result<(), String>),
+    /// From the mode keeper.
+    Standing(Standing),
+    /// What was seen of the daemon that the host runs.
+    Host(Box<HostSeen>),
     /// The runner was reached.
     Connected(RunnerClient<Channel>),
     /// What the runner says.
@@ -59,6 +64,8 @@ impl runtime::Message for Message {
             Self::Guard(_) => "Guard",
             Self::Identities(_) => "Identities",
             Self::MaySwitch(_) => "MaySwitch",
+            Self::Standing(_) => "Standing",
+            Self::Host(_) => "Host",
             Self::Connected(_) => "Connected",
             Self::State(_) => "State",
             Self::Lost(_) => "Lost",
@@ -70,9 +77,13 @@ impl runtime::Message for Message {
 
     fn overflow(&self) -> Overflow {
         match self {
-            Self::View(_) | Self::Inventory(_) | Self::Guard(_) | Self::Identities(_) | Self::MaySwitch(_) => {
-                Overflow::Replace
-            }
+            Self::View(_)
+            | Self::Inventory(_)
+            | Self::Guard(_)
+            | Self::Identities(_)
+            | Self::MaySwitch(_)
+            | Self::Standing(_)
+            | Self::Host(_) => Overflow::Replace,
             // Not State: it must keep its place between Connected and Lost.
             _ => Overflow::Reject,
         }

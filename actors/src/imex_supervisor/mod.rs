@@ -1,18 +1,23 @@
-//! Keeps the node's IMEX daemon at what the node must serve, by way of its runner, and says how it is.
+//! Keeps the node's IMEX daemon at what the node must serve, by way of its runner, and says how it is. Of a daemon that the
+//! host runs it only says how it is.
 
+mod host;
 mod link;
 mod message;
+mod report;
+mod tool;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_core::api::{DaemonStatus, LinksState, MissingPeer, PeerLinks};
+use heddle_core::api::{DaemonStatus, ImexMode};
+use heddle_core::clique::CliqueId;
 use heddle_core::fault::Fault;
 use heddle_core::identity::Authentication;
 use heddle_core::imex::{
-    Daemon, DaemonState, DomainConfig, IDENTITY_CONTRACT, Identity, Sent, Shown, Step, desired, gss_settings, next,
-    readiness, refusal,
+    Daemon, DaemonState, DomainConfig, HostDaemon, IDENTITY_CONTRACT, Identity, Sent, Shown, Standing, Step, desired,
+    gss_settings, next, readiness, shared_domain_name,
 };
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_core::runtime_guard::Guard;
@@ -20,6 +25,7 @@ use heddle_proto::runner::State;
 use heddle_proto::runner::runner_client::RunnerClient;
 use tonic::transport::Channel;
 
+pub use host::{HostImex, HostSeen, HostTiming};
 use link::Order;
 pub use message::{Message, Stepped};
 
@@ -27,12 +33,9 @@ use crate::agent::Tell;
 use crate::channel_allocator::{self, Ready};
 use crate::node_link::DomainView;
 use crate::peer_identity::Identities;
-use crate::runtime::{Actor, Addr, Cx};
+use crate::runtime::{Actor, Addr, Cx, Task};
 use crate::slice_publisher::Usable;
 
-/// How long a daemon that is not READY may stay so before it is reported: the states of a start pass by without a write
-/// each, and an agent that has just begun does not withdraw what the one before it offered.
-const SETTLE: Duration = Duration::from_millis(500);
 /// Pause before a request that the runner failed is repeated.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -41,6 +44,10 @@ const RETRY: Duration = Duration::from_millis(500);
 pub struct Settings {
     /// The runner's socket.
     pub socket: PathBuf,
+    /// Where a daemon that the host runs is asked.
+    pub host: HostImex,
+    /// Who runs the daemon; none while that is not known.
+    pub standing: Option<Standing>,
     /// Whose word it takes to end a daemon.
     pub allocator: Addr<channel_allocator::Message>,
     /// How the daemon knows that a peer is one.
@@ -61,7 +68,15 @@ pub struct ImexSupervisor {
     guard: Option<Guard>,
     identities: Identities,
     may_switch: Result<(), String>,
+    standing: Option<Standing>,
+    /// What speaks to the runner, or to the host's daemon.
+    link: Option<Task>,
+    host: Option<HostDaemon>,
+    /// The last clique that was known: the shared domain of a host's daemon is its.
+    clique: Option<CliqueId>,
     runner: Option<RunnerClient<Channel>>,
+    /// Why the runner did not take what it was given last.
+    refused: Option<String>,
     /// The runner's last word; after it is lost, its last word before.
     state: Option<State>,
     lost: String,
@@ -86,7 +101,12 @@ impl ImexSupervisor {
     /// A supervisor that has not met its runner yet.
     pub fn new(settings: Settings) -> Self {
         Self {
+            standing: settings.standing.clone(),
             settings,
+            link: None,
+            host: None,
+            clique: None,
+            refused: None,
             view: None,
             inventory: None,
             guard: None,
@@ -135,9 +155,29 @@ impl ImexSupervisor {
         self.state.as_ref().map(daemon)
     }
 
+    /// Who runs the daemon.
+    fn mode(&self) -> Option<ImexMode> {
+        self.standing.as_ref().map(|standing| standing.acts)
+    }
+
+    /// The daemon that the host runs serves the shared domain of the clique, whatever its host calls that.
+    fn host_ready(&self) -> Ready {
+        let clique = self.clique.as_ref().ok_or("the NVLink clique of this node is not known yet")?;
+        let host = self.host.as_ref().ok_or("the host's IMEX daemon has not been asked yet")?;
+        host.readiness().map(|()| shared_domain_name(clique))
+    }
+
     fn ready(&self) -> Ready {
+        match self.mode() {
+            None => return Err("it is not known yet who runs the IMEX daemon of this node".into()),
+            Some(ImexMode::HostManaged) => return self.host_ready(),
+            Some(ImexMode::DriverManaged) => {}
+        }
         let wanted = self.desired()?;
         let daemon = self.daemon().ok_or_else(|| self.lost.clone())?;
+        if let Some(why) = self.refused.as_ref().filter(|_| daemon.domain.as_deref() != Some(&wanted.domain)) {
+            return Err(format!("the IMEX runner of this node has refused domain {}: {why}", wanted.domain));
+        }
         if !self.shows() {
             return readiness(&wanted, Some(&daemon)).map(|()| wanted.domain);
         }
@@ -154,8 +194,31 @@ impl ImexSupervisor {
         shown.meets(&wanted.domain, has.map(|identity| &**identity), now).map(|()| wanted.domain)
     }
 
+    /// Speaks to who runs the daemon.
+    fn aim(&mut self, cx: &mut Cx<'_, Self>) {
+        if let Some(link) = self.link.take() {
+            link.cancel();
+        }
+        (self.runner, self.state, self.host, self.refused) = (None, None, None, None);
+        self.not_ready = None;
+        self.sent = Sent::Nothing;
+        self.link = match self.mode() {
+            None => None,
+            Some(ImexMode::DriverManaged) => {
+                let link = link::run(self.settings.socket.clone(), cx.address());
+                Some(cx.spawn("runner link", link))
+            }
+            Some(ImexMode::HostManaged) => {
+                Some(cx.spawn("host link", host::run(self.settings.host.clone(), cx.address())))
+            }
+        };
+    }
+
     /// Does what is to be done, unless something is being done.
     fn step(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.mode() != Some(ImexMode::DriverManaged) {
+            return;
+        }
         let (Some(runner), Some(actual), None) = (&self.runner, self.daemon(), self.busy) else { return };
         let assigned = self.view.as_ref().is_some_and(|view| view.node.spec.domain.is_some());
         let wanted = match self.desired() {
@@ -164,7 +227,8 @@ impl ImexSupervisor {
             Err(_) if assigned || self.view.is_none() => return,
             Err(_) => None,
         };
-        let (config, disruptive) = match next(wanted.as_ref(), &self.sent, &actual, self.may_switch.is_err()) {
+        let sent = self.sent_as_named();
+        let (config, disruptive) = match next(wanted.as_ref(), &sent, &actual, self.may_switch.is_err()) {
             Step::Nothing => return self.renew(cx),
             Step::WaitForLeave(why) => {
                 tracing::debug!("{why}");
@@ -185,6 +249,18 @@ impl ImexSupervisor {
         self.busy = Some(if disruptive { Busy::Disruptive } else { Busy::Harmless });
         let apply = link::apply(runner.clone(), self.settings.allocator.clone(), config, disruptive);
         cx.spawn_then("apply", apply, Message::Stepped);
+    }
+
+    /// What was sent, where a certificate of another name has come since: that takes a restart, as the runner would say.
+    fn sent_as_named(&self) -> Sent {
+        match &self.sent {
+            Sent::Applied(config) if self.shows() => {
+                let (has, shown) = (self.identities.of(&config.domain), self.shown());
+                let renamed = has.is_ok_and(|identity| !shown.name.is_empty() && shown.name != identity.name);
+                if renamed { Sent::Refused(config.clone()) } else { self.sent.clone() }
+            }
+            sent => sent.clone(),
+        }
     }
 
     /// What the daemon is to show in the domain, if it is to show anything.
@@ -218,6 +294,12 @@ impl ImexSupervisor {
             // Said in any case, for it lifts the allocator's suspension.
             self.said_ready = None;
         }
+        if self.mode() != Some(ImexMode::DriverManaged) {
+            return;
+        }
+        if matches!(stepped, Stepped::Applied(..) | Stepped::Renewed(_) | Stepped::Refused(_)) {
+            self.refused = None;
+        }
         match stepped {
             Stepped::Applied(config, state) => {
                 self.sent = config.map_or(Sent::Nothing, |config| Sent::Applied(*config));
@@ -231,7 +313,10 @@ impl ImexSupervisor {
                 self.pause(cx);
             }
             Stepped::Failed(why) => {
-                tracing::warn!("the IMEX runner refused its domain: {why}");
+                if self.refused.as_ref() != Some(&why) {
+                    tracing::warn!("the IMEX runner refused its domain: {why}");
+                }
+                self.refused = Some(why);
                 self.pause(cx);
             }
         }
@@ -248,98 +333,6 @@ impl ImexSupervisor {
             self.state = Some(state);
         }
     }
-
-    /// Says what is to be said, where it differs from what was said.
-    fn report(&mut self, cx: &mut Cx<'_, Self>) {
-        if self.busy == Some(Busy::Disruptive) {
-            return;
-        }
-        let ready = self.ready();
-        if self.said_ready.as_ref() != Some(&ready) {
-            match &ready {
-                Ok(domain) => tracing::info!(domain, "the IMEX daemon is READY"),
-                Err(why) => tracing::info!("IMEX cannot be used on this node: {why}"),
-            }
-            (self.settings.ready)(ready.clone());
-            self.said_ready = Some(ready.clone());
-        }
-        let now = tokio::time::Instant::now();
-        if ready.is_ok() {
-            self.not_ready = None;
-        } else if self.not_ready.is_none() {
-            self.not_ready = Some(now);
-            cx.after(SETTLE, Message::Due);
-        }
-        let since = self.not_ready.map_or(Duration::MAX, |since| now.duration_since(since));
-        if since >= SETTLE {
-            self.report_status(&ready);
-            self.report_usable(ready);
-        }
-    }
-
-    fn report_status(&mut self, ready: &Ready) {
-        // A runner that was never met says nothing, and the object keeps what it said before the agent's start.
-        let Some(state) = &self.state else { return };
-        let mut status = DaemonStatus {
-            message: ready.as_ref().err().cloned(),
-            recovery_action: self.inventory.as_ref().and_then(|inventory| inventory.recovery_action.clone()),
-            ..daemon_status(state)
-        };
-        if self.runner.is_none() {
-            self.unhear_links(&mut status);
-            status.state = DaemonState::Unavailable.to_string();
-            status.since = self
-                .said_status
-                .as_ref()
-                .filter(|said| said.state == status.state)
-                .map_or_else(|| jiff::Timestamp::now().to_string(), |said| said.since.clone());
-        }
-        if self.said_status.as_ref() != Some(&status) {
-            (self.settings.status)(status.clone());
-            self.said_status = Some(status);
-        }
-    }
-
-    /// Nobody can be asked for the connections while the runner is away; what it said last stays.
-    fn unhear_links(&self, status: &mut DaemonStatus) {
-        let Some(links) = &mut status.links else { return };
-        let said = self.said_status.as_ref().and_then(|said| said.links.as_ref());
-        let said = said.filter(|said| said.state == LinksState::Unknown).map(|said| said.since.clone());
-        links.since = said.unwrap_or_else(|| jiff::Timestamp::now().to_string());
-        links.state = LinksState::Unknown;
-        links.message = Some(self.lost.clone());
-    }
-
-    /// A slot can be used where the fabric and the daemon can and the second door is closed, and where there is no
-    /// fabric: it then gives no channel.
-    fn report_usable(&mut self, ready: Ready) {
-        let Some(inventory) = &self.inventory else { return };
-        // What another agent has published stays until it is known whether it may.
-        let Some(guard) = self.guard.as_ref().filter(|guard| !guard.awaits_look()) else { return };
-        let view = self.view.as_ref();
-        let refused =
-            || view.and_then(|view| refusal(&view.node)).filter(|_| matches!(inventory.fabric, Fabric::Ready(_)));
-        let withheld = guard.withholds().filter(|_| inventory.fabric != Fabric::None).or_else(refused);
-        let reason = match (&inventory.fabric, ready) {
-            (Fabric::None, _) | (Fabric::Ready(_), Ok(_)) => None,
-            (Fabric::Ready(_), Err(why)) => Some(why),
-            (Fabric::Pending(what), _) => Some(format!("the NVLink fabric is coming up: {what}")),
-            (Fabric::Unhealthy(why), _) => Some(format!("the NVLink fabric is not healthy: {why}")),
-        };
-        let withheld_for = withheld.as_ref().map(|fault| fault.reason);
-        let reason = withheld.map(|fault| fault.message).or(reason);
-        let usable = Usable {
-            usable: reason.is_none(),
-            withheld: withheld_for,
-            domain: view.and_then(|view| view.node.spec.domain.clone()),
-            kind: view.and_then(|view| view.domain.as_ref()).map(|domain| domain.spec.kind),
-            reason: reason.unwrap_or_default(),
-        };
-        if self.said_usable.as_ref() != Some(&usable) {
-            (self.settings.usable)(usable.clone());
-            self.said_usable = Some(usable);
-        }
-    }
 }
 
 fn daemon(state: &State) -> Daemon {
@@ -353,63 +346,42 @@ fn daemon(state: &State) -> Daemon {
     }
 }
 
-fn daemon_status(state: &State) -> DaemonStatus {
-    DaemonStatus {
-        state: state.daemon_state.clone(),
-        domain: Some(state.domain.clone()).filter(|domain| !domain.is_empty()),
-        index: state.daemon_index,
-        since: time(state.since_unix_ms),
-        version: state.daemon_version.clone(),
-        peers_connected: state.peers_connected,
-        links: peer_links(state),
-        certificate_not_after: Some(state.identity_not_after_unix)
-            .filter(|until| *until > 0)
-            .and_then(|until| jiff::Timestamp::from_second(until).ok().map(|until| until.to_string())),
-        ..DaemonStatus::default()
-    }
-}
-
-/// None before the daemon was asked, and from a runner that cannot tell.
-fn peer_links(state: &State) -> Option<PeerLinks> {
-    if state.links_since_unix_ms == 0 {
-        return None;
-    }
-    let missing = state.missing.iter().map(|(index, word)| MissingPeer { index: *index, state: word.clone() });
-    let mut missing: Vec<_> = missing.collect();
-    missing.sort();
-    let mut connected = state.connected.clone();
-    connected.sort_unstable();
-    let unknown = Some(state.links_unknown.clone()).filter(|why| !why.is_empty());
-    Some(PeerLinks {
-        state: if unknown.is_some() { LinksState::Unknown } else { LinksState::Known },
-        since: time(state.links_since_unix_ms),
-        message: unknown,
-        connected,
-        missing,
-    })
-}
-
-fn time(unix_ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(unix_ms).map(|at| at.to_string()).unwrap_or_default()
-}
-
 impl Actor for ImexSupervisor {
     const KIND: &'static str = "ImexSupervisor";
     type Message = Message;
 
     fn started(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
-        let link = link::run(self.settings.socket.clone(), cx.address());
-        cx.spawn("runner link", link);
+        self.aim(cx);
         Ok(())
     }
 
     fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
         match message {
             Message::View(view) => self.view = Some(view),
-            Message::Inventory(inventory) => self.inventory = Some(inventory),
+            Message::Inventory(inventory) => {
+                if let Fabric::Ready(clique) = &inventory.fabric {
+                    self.clique = Some(*clique);
+                }
+                self.inventory = Some(inventory);
+            }
             Message::Guard(guard) => self.guard = Some(guard),
             Message::Identities(identities) => self.identities = identities,
             Message::MaySwitch(may) => self.may_switch = may,
+            Message::Standing(standing) => {
+                let before = self.mode();
+                self.standing = Some(standing);
+                if self.mode() != before {
+                    self.aim(cx);
+                }
+            }
+            // Of a link that was cancelled a last word may still arrive.
+            Message::Host(_) if self.mode() != Some(ImexMode::HostManaged) => {}
+            Message::Connected(_) | Message::State(_) | Message::Lost(_)
+                if self.mode() != Some(ImexMode::DriverManaged) => {}
+            Message::Host(seen) => {
+                self.state = Some(seen.state);
+                self.host = Some(seen.daemon);
+            }
             Message::Connected(runner) => {
                 tracing::info!("the IMEX runner is reached");
                 self.runner = Some(runner);

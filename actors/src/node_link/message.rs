@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use heddle_core::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IsolationMode, NodeChannel};
 use heddle_core::condition::Draft;
-use heddle_core::imex::Answer;
+use heddle_core::identity::Authentication;
+use heddle_core::imex::{Answer, Standing};
 use heddle_core::inventory::Inventory;
 
 use super::write::Written;
@@ -45,6 +46,10 @@ pub enum Message {
     Inventory(Inventory),
     /// From the IMEX supervisor.
     Daemon(DaemonStatus),
+    /// From the mode keeper.
+    Standing(Standing),
+    /// How the peers of a daemon of ours are authenticated.
+    Authentication(Authentication),
     /// From the peer identity: until when the node can meet the peers of IMEX domains.
     Certificates(BTreeMap<String, String>),
     /// From whoever knows of it: a condition of the node.
@@ -85,6 +90,8 @@ impl runtime::Message for Message {
             Self::DomainSeen { .. } => "DomainSeen",
             Self::Inventory(_) => "Inventory",
             Self::Daemon(_) => "Daemon",
+            Self::Standing(_) => "Standing",
+            Self::Authentication(_) => "Authentication",
             Self::Certificates(_) => "Certificates",
             Self::Condition(_) => "Condition",
             Self::Enter { .. } => "Enter",

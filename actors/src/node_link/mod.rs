@@ -271,6 +271,8 @@ impl Actor for NodeLink {
                 };
             }
             Message::Daemon(daemon) => self.report.daemon = Some(daemon),
+            Message::Standing(standing) => self.report.imex_mode = Some(standing.acts),
+            Message::Authentication(authentication) => self.report.peer_authentication = Some(authentication),
             Message::Certificates(certificates) => self.report.certificates = Some(certificates),
             Message::Condition(draft) => {
                 self.report.conditions.retain(|known| known.type_ != draft.type_);

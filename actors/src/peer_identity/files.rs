@@ -1,5 +1,3 @@
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,13 +10,12 @@ use crate::agent::Tell;
 use crate::identity;
 use crate::runtime::{self, Actor, Addr, Cx, Overflow, progress};
 use crate::runtime_guard::Watch;
+use crate::small_file;
 
 /// Names in the folder: those of a Secret of type `kubernetes.io/tls`, as cert-manager makes it.
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const AUTHORITY: &str = "ca.crt";
-/// A Secret has at most 1 MiB.
-const LONGEST: u64 = 1 << 20;
 /// Reason of the condition while they can be used.
 const READ: &str = "CertificateRead";
 
@@ -116,9 +113,9 @@ async fn follow(folder: PathBuf, address: Addr<Message>) -> Result<(), Fault> {
 fn read(folder: &Path, now: i64) -> Result<Identity, String> {
     let text = |name: &str| {
         let path = folder.join(name);
-        let mut text = String::new();
-        let read = File::open(&path).and_then(|file| file.take(LONGEST).read_to_string(&mut text));
-        read.map(|_| text).map_err(|error| format!("the peer certificate {} cannot be read: {error}", path.display()))
+        // A Secret has at most 1 MiB, as what is small here.
+        let text = small_file::open(&path).and_then(small_file::text);
+        text.map_err(|error| format!("the peer certificate {} cannot be read: {error}", path.display()))
     };
     let (certificate_pem, key_pem, authority_pem) = (text(CERTIFICATE)?, text(KEY)?, text(AUTHORITY)?);
     let odd = |why: &str| format!("the peer certificate in {} cannot be used: {why}", folder.display());

@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use heddle_core::api::ImexMode;
 use heddle_core::condition::{Draft, draft};
 use heddle_core::fault::{Fault, reason};
 use heddle_core::identity::{Authentication, is_domain_name};
-use heddle_core::imex::is_exclusive;
+use heddle_core::imex::{Standing, is_exclusive};
 use kube::Client;
 
 use ask::Ask;
@@ -27,7 +28,7 @@ use crate::node_link::DomainView;
 use crate::runtime::{self, Actor, Cx, Overflow, Task};
 
 /// Type of the condition on the IMEXNode.
-pub const CONDITION: &str = "PeerIdentity";
+pub const CONDITION: &str = heddle_core::identity::PEER_IDENTITY;
 /// Reason of the condition while a certificate is valid.
 const VALID: &str = "CertificateValid";
 /// Pauses before a request that has failed or was denied is made again.
@@ -60,6 +61,8 @@ pub struct Settings {
 pub enum Message {
     /// From the node link.
     View(DomainView),
+    /// From the mode keeper: the peers of a host's daemon are the host's business.
+    Standing(Standing),
     /// A request is there and waits for its answer.
     Waiting {
         /// The IMEXDomain.
@@ -93,6 +96,7 @@ impl runtime::Message for Message {
     fn kind(&self) -> &'static str {
         match self {
             Self::View(_) => "View",
+            Self::Standing(_) => "Standing",
             Self::Waiting { .. } => "Waiting",
             Self::Answered { .. } => "Answered",
             Self::Again(_) => "Again",
@@ -102,7 +106,7 @@ impl runtime::Message for Message {
 
     fn overflow(&self) -> Overflow {
         match self {
-            Self::View(_) | Self::Due => Overflow::Replace,
+            Self::View(_) | Self::Standing(_) | Self::Due => Overflow::Replace,
             _ => Overflow::Reject,
         }
     }
@@ -112,6 +116,8 @@ impl runtime::Message for Message {
 pub struct PeerIdentity {
     settings: Settings,
     store: Store,
+    view: Option<DomainView>,
+    mode: ImexMode,
     held: BTreeMap<String, Held>,
     /// The IMEXDomains that the node serves and is about to serve; the UID of the one that it serves.
     serves: Option<String>,
@@ -138,6 +144,8 @@ impl PeerIdentity {
             held: store.load()?,
             store,
             settings,
+            view: None,
+            mode: ImexMode::default(),
             serves: None,
             next: None,
             uid: None,
@@ -151,7 +159,11 @@ impl PeerIdentity {
         })
     }
 
-    fn see(&mut self, view: &DomainView) {
+    fn see(&mut self) {
+        let Some(view) = self.view.as_ref().filter(|_| self.mode == ImexMode::DriverManaged) else {
+            (self.serves, self.next, self.uid) = (None, None, None);
+            return std::mem::take(&mut self.asking).into_values().for_each(|task| task.cancel());
+        };
         let usable = |name: &Option<String>| name.clone().filter(|name| is_domain_name(name));
         (self.serves, self.next) = (usable(&view.node.spec.domain), usable(&view.node.spec.next));
         let object = view.domain.as_ref().filter(|domain| domain.metadata.name == self.serves);
@@ -348,7 +360,14 @@ impl Actor for PeerIdentity {
     fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
         let now = jiff::Timestamp::now().as_second();
         match message {
-            Message::View(view) => self.see(&view),
+            Message::View(view) => {
+                self.view = Some(view);
+                self.see();
+            }
+            Message::Standing(standing) => {
+                self.mode = standing.acts;
+                self.see();
+            }
             Message::Waiting { domain, request } => {
                 if self.wants(&domain) {
                     let text = format!("request {request} waits for the controller to sign it");

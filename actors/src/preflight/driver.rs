@@ -1,5 +1,6 @@
 use std::os::unix::fs::PermissionsExt;
 
+use heddle_core::api::ImexMode;
 use heddle_core::inventory::{Inventory, inventory};
 use heddle_core::preflight::{DriverFacts, NEEDED, OPTIONAL, ProgramFacts};
 
@@ -22,13 +23,17 @@ pub(super) fn look(settings: &Settings) -> (DriverFacts, Result<Inventory, Strin
     (facts, read.map(|reading| inventory(&reading, settings.access)))
 }
 
-/// The programs that the runner starts.
+/// The programs that the runner starts, or the agent where the host runs the daemon.
 pub(super) fn programs(settings: &Settings) -> ProgramFacts {
     let folder = settings.driver_root.join("usr/bin");
     let runs = |name: &&str| {
         let found = std::fs::metadata(folder.join(name));
         found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
-    let missing = ["nvidia-imex", "nvidia-imex-ctl"].into_iter().filter(|name| !runs(name));
-    ProgramFacts { missing: missing.map(str::to_owned).collect(), folder: folder.display().to_string() }
+    let needed: &[&str] = match settings.imex_mode {
+        ImexMode::DriverManaged => &["nvidia-imex", "nvidia-imex-ctl"],
+        ImexMode::HostManaged => &["nvidia-imex-ctl"],
+    };
+    let missing = needed.iter().copied().filter(|name| !runs(name)).map(str::to_owned).collect();
+    ProgramFacts { needed: needed.join(" and "), missing, folder: folder.display().to_string() }
 }

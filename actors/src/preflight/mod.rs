@@ -9,6 +9,7 @@ mod processes;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use heddle_core::api::ImexMode;
 use heddle_core::inventory::Access;
 use heddle_core::preflight::{CdiFacts, Facts};
 use heddle_core::runtime_guard::{Guard, Mode, judge};
@@ -44,6 +45,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Where the IMEX runner is reached; its configuration is in the same folder.
     pub runner_socket: PathBuf,
+    /// Who runs the IMEX daemon.
+    pub imex_mode: ImexMode,
     /// Slots to publish.
     pub slots: u32,
     /// The host's `/`.

@@ -1,19 +1,23 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use heddle_core::api::ImexMode;
 use heddle_core::preflight::{DaemonFacts, Process};
 
 use super::Settings;
 
 /// The processes that are IMEX daemons by their name, or have the session's capability open.
 pub(super) fn daemons(settings: &Settings, capability: Option<u32>) -> DaemonFacts {
-    let Ok(entries) = fs::read_dir(&settings.proc_root) else { return DaemonFacts::default() };
+    let host_managed = settings.imex_mode == ImexMode::HostManaged;
+    let Ok(entries) = fs::read_dir(&settings.proc_root) else {
+        return DaemonFacts { host_managed, ..DaemonFacts::default() };
+    };
     let number = |name: &std::ffi::OsStr| name.to_str()?.parse::<u32>().ok();
     let mut pids: Vec<u32> = entries.flatten().filter_map(|entry| number(&entry.file_name())).collect();
     pids.sort_unstable();
     let device = capability.map(|minor| PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{minor}")));
     let look = |pid: &u32| process(settings, *pid, device.as_deref());
-    DaemonFacts { visible: !pids.is_empty(), processes: pids.iter().filter_map(look).collect() }
+    DaemonFacts { host_managed, visible: !pids.is_empty(), processes: pids.iter().filter_map(look).collect() }
 }
 
 fn process(settings: &Settings, pid: u32, device: Option<&Path>) -> Option<Process> {

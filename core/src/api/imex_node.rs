@@ -1,4 +1,6 @@
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -54,6 +56,38 @@ pub struct Refusal {
     pub message: String,
 }
 
+/// Who runs a node's IMEX daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum ImexMode {
+    /// Heddle's runner.
+    #[default]
+    DriverManaged,
+    /// The host: systemd, or the cluster's own tools. Heddle starts, moves and ends nothing.
+    HostManaged,
+}
+
+impl fmt::Display for ImexMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DriverManaged => "driver-managed",
+            Self::HostManaged => "host-managed",
+        })
+    }
+}
+
+impl FromStr for ImexMode {
+    type Err = String;
+
+    /// As it is written on command lines, in Helm values or in the API.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "driver-managed" | "driverManaged" | "DriverManaged" => Ok(Self::DriverManaged),
+            "host-managed" | "hostManaged" | "HostManaged" => Ok(Self::HostManaged),
+            _ => Err("expected driver-managed or host-managed".into()),
+        }
+    }
+}
+
 /// A point in the history of an IMEX domain's channel map.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct EpochMark {
@@ -91,10 +125,16 @@ pub struct IMEXNodeStatus {
     /// The newest channel map that this agent has decided on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<EpochMark>,
+    /// Who runs the IMEX daemon.
+    #[serde(default)]
+    pub imex_mode: ImexMode,
+    /// How the agent authenticates the daemon's peers; absent where that is the host's business.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_authentication: Option<String>,
     /// Until when the node can meet the peers of IMEX domains, RFC 3339, by the name of the IMEXDomain.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub certificates: BTreeMap<String, String>,
-    /// `Member`, `PeerIdentity`, `RuntimeGuarded`, `Preflight`.
+    /// `ImexMode`, `Member`, `PeerIdentity`, `RuntimeGuarded`, `Preflight`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -128,6 +168,9 @@ pub struct DaemonStatus {
     /// Its index by its own word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
+    /// SHA-256 of its node map, in hex: alike on all members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_map_hash: Option<String>,
     /// Since when the state holds, RFC 3339.
     #[serde(default)]
     pub since: String,
@@ -146,7 +189,7 @@ pub struct DaemonStatus {
     /// End of its certificate's life, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_not_after: Option<String>,
-    /// Why it is not READY, for people.
+    /// Why it is not READY, or what could not be checked of a host's daemon, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -187,4 +230,20 @@ pub enum LinksState {
     /// They were as it said last, and may be otherwise now.
     #[default]
     Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_is_read_from_flags_from_helm_values_and_from_the_api() {
+        for mode in [ImexMode::DriverManaged, ImexMode::HostManaged] {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+            assert_eq!(format!("{mode:?}").parse(), Ok(mode), "as the API writes it");
+        }
+        assert_eq!("hostManaged".parse(), Ok(ImexMode::HostManaged));
+        assert_eq!("driverManaged".parse(), Ok(ImexMode::DriverManaged));
+        assert!("host".parse::<ImexMode>().unwrap_err().contains("host-managed"));
+    }
 }

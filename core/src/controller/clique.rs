@@ -3,7 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::membership::{Candidate, Membership, membership};
 use super::write::{DomainWrite, Write};
 use super::{View, health, placement};
-use crate::api::{ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, Member, Refusal};
+use crate::api::{
+    ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, ImexMode, Member, Refusal,
+};
 use crate::clique::CliqueId;
 use crate::condition::cut;
 use crate::fault::Fault;
@@ -62,9 +64,9 @@ impl Clique<'_> {
     }
 
     /// The exclusive domain that a node should serve: that of an exclusive ComputeDomain with claims on it. One that
-    /// the node serves already comes first.
+    /// the node serves already comes first. A daemon that the host runs is never moved.
     fn wanted(&self, node: &str, object: &IMEXNode) -> Option<Wanted> {
-        if !self.reports_here(object) {
+        if !self.reports_here(object) || is_host_managed(object) {
             return None;
         }
         let cds = self.view.cds_on(node);
@@ -280,6 +282,11 @@ impl Clique<'_> {
         plan.writes.retain(|w| !matches!(w, Write::Fence { node: fenced, .. } if name(&**fenced) == name(node)));
         plan.writes.push(write(Box::new(node.clone())));
     }
+}
+
+/// The host runs the node's daemon.
+pub(super) fn is_host_managed(node: &IMEXNode) -> bool {
+    node.status.as_ref().is_some_and(|status| status.imex_mode == ImexMode::HostManaged)
 }
 
 fn candidate(node: &IMEXNode, domain: &str, away: bool) -> Candidate {

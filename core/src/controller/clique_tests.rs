@@ -1,6 +1,6 @@
 use super::samples::*;
 use super::*;
-use crate::api::{ChannelState, IMEXDomain, IMEXNode, IsolationMode, NodeChannel};
+use crate::api::{ChannelState, IMEXDomain, IMEXNode, ImexMode, IsolationMode, NodeChannel};
 use crate::fault::reason;
 use crate::imex::{exclusive_domain_name, shared_domain_name};
 use crate::protocol::{name, samples::with_channel};
@@ -330,4 +330,41 @@ fn a_node_that_stays_after_all_is_told_so() {
     assert!(settle(&mut view).contains(&"announce"));
     assert_eq!(view.imex_node("n1").unwrap().spec.next, None);
     assert_eq!(serves(&view, "n1"), home());
+}
+
+fn of_host(name: &str) -> IMEXNode {
+    let mut node = new_node(name);
+    node.status.as_mut().unwrap().imex_mode = ImexMode::HostManaged;
+    node
+}
+
+#[test]
+fn a_daemon_of_the_host_is_never_moved() {
+    for certificates in [false, true] {
+        let mut view = View::new(certificates);
+        with_node(&mut view, of_host("n1"));
+        view.put_cd(sample_cd("red", IsolationMode::Domain));
+        view.put_claim(claim("red", "n1"));
+        settle(&mut view);
+        assert_eq!(serves(&view, "n1"), home(), "it is a member of the shared domain, whose channels it gives");
+        assert_eq!(view.imex_node("n1").unwrap().spec.next, None, "nor is it told of a move");
+        let own = exclusive_domain_name(&sample_clique(), &uid("red"));
+        assert!(view.domain(&own).is_none(), "nobody would be in it");
+    }
+}
+
+#[test]
+fn a_node_whose_daemon_becomes_the_hosts_goes_home() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    view.put_cd(sample_cd("red", IsolationMode::Domain));
+    view.put_claim(claim("red", "n1"));
+    settle(&mut view);
+    assert_ne!(serves(&view, "n1"), home());
+    let mut node = view.imex_node("n1").unwrap().clone();
+    node.status.as_mut().unwrap().imex_mode = ImexMode::HostManaged;
+    view.put_imex_node(node);
+    settle(&mut view);
+    assert_eq!(serves(&view, "n1"), home());
+    assert!(!view.domain(&home()).unwrap().spec.members["n1"].away);
 }

@@ -4,7 +4,8 @@ use super::status::{Facts, exhaustion};
 use super::write::Note;
 use crate::api::{ChannelEntry, ChannelState, IMEXDomain, IsolationMode};
 use crate::condition::{Condition, Draft, draft, enumerate};
-use crate::fault::reason;
+use crate::fault::{Fault, reason};
+use crate::imex::host_refusal;
 use crate::protocol::name;
 
 /// Pods may use it, and those that do are ready.
@@ -31,6 +32,9 @@ fn ready(facts: &Facts<'_>, phase: &Phase) -> Draft {
             return no("Deleting", format!("it is being deleted and waits for {}", enumerate(waits.iter().cloned())));
         }
         Phase::Serving => {}
+    }
+    if let Some(fault) = refused(facts) {
+        return no(fault.reason, fault.message);
     }
     let ready = facts.nodes.iter().filter(|used| used.state.is_ok()).count();
     let missing = facts.nodes.iter().filter_map(|used| Some(format!("{} {}", used.name, used.state.as_ref().err()?)));
@@ -85,6 +89,9 @@ fn isolated(facts: &Facts<'_>) -> Draft {
     if let Some(open) = open_doors(facts) {
         return draft(ISOLATED, "False", reason::RUNTIME_GUARD_OPEN, open);
     }
+    if let Some(fault) = refused(facts) {
+        return draft(ISOLATED, "False", fault.reason, fault.message);
+    }
     let waiting = facts.nodes.iter().filter_map(|used| Some(format!("{} {}", used.name, used.not_isolated.as_ref()?)));
     let waiting: Vec<_> = waiting.collect();
     if !waiting.is_empty() {
@@ -98,6 +105,17 @@ fn isolated(facts: &Facts<'_>) -> Draft {
             draft(ISOLATED, "True", "ByChannel", "its channel is its own in the shared IMEX domain")
         }
         IsolationMode::Domain => draft(ISOLATED, "True", "ByDomain", "its nodes and their IMEX domain are its own"),
+    }
+}
+
+/// Why an exclusive ComputeDomain gets no domain of its own where the daemons are their hosts'.
+fn refused(facts: &Facts<'_>) -> Option<Fault> {
+    let on: Vec<_> = facts.nodes.iter().filter(|used| used.host_managed).map(|used| used.name.to_owned()).collect();
+    match on.len() {
+        0 if facts.unservable => Some(host_refusal(&facts.cd.reference, "every node")),
+        0 => None,
+        1 => Some(host_refusal(&facts.cd.reference, &format!("node {}", on[0]))),
+        _ => Some(host_refusal(&facts.cd.reference, &format!("nodes {}", enumerate(on.into_iter())))),
     }
 }
 
@@ -166,6 +184,7 @@ fn bad(draft: &Draft) -> bool {
         reason::RUNTIME_GUARD_OPEN,
         reason::CRD_OUTDATED,
         reason::FIELDS_DROPPED,
+        reason::HOST_MANAGED_IMEX,
     ];
     (draft.type_ == DEGRADED && draft.status == "True") || lasting.contains(&draft.reason.as_str())
 }

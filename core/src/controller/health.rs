@@ -1,5 +1,5 @@
 use super::View;
-use crate::api::{DomainHealth, IMEXDomain, IMEXNode, LinksState, Member};
+use crate::api::{DomainHealth, IMEXDomain, IMEXNode, IMEXNodeStatus, ImexMode, LinksState, Member};
 use crate::condition::{cut, enumerate};
 use crate::protocol::name;
 
@@ -20,7 +20,8 @@ pub fn serves(node: &IMEXNode, domain: &str, member: &Member) -> Result<(), Stri
         return Err(format!("has its IMEX daemon in state {}{}", daemon.state, because(daemon.message.as_deref())));
     }
     match daemon.index {
-        Some(index) if index != member.index => {
+        // A host's daemon has the index of the host's own node map.
+        Some(index) if index != member.index && status.imex_mode == ImexMode::DriverManaged => {
             Err(format!("says it is member {index} of domain {domain}, it should be {}", member.index))
         }
         _ => Ok(()),
@@ -44,11 +45,27 @@ pub enum Link {
 
 /// The connection between two members that serve the same domain, by what each said last.
 pub fn link(one: (&IMEXNode, &Member), other: (&IMEXNode, &Member)) -> Link {
-    match (says(one.0, other.1.index), says(other.0, one.1.index)) {
+    // A daemon of the host knows its peers by the host's own node map.
+    let Some((of_one, of_other)) = indices(one, other) else { return Link::Unknown };
+    match (says(one.0, of_other), says(other.0, of_one)) {
         (Link::Disconnected(word), _) | (_, Link::Disconnected(word)) => Link::Disconnected(word),
         (Link::Connected, Link::Connected) => Link::Connected,
         _ => Link::Unknown,
     }
+}
+
+/// The indices by which two daemons know each other; none where they know none of the other.
+fn indices(one: (&IMEXNode, &Member), other: (&IMEXNode, &Member)) -> Option<(u32, u32)> {
+    match (of_host(one.0), of_host(other.0)) {
+        (None, None) => Some((one.1.index, other.1.index)),
+        (Some(one), Some(other)) => Some((one.daemon.index?, other.daemon.index?)),
+        _ => None,
+    }
+}
+
+/// The status of a node whose host runs the daemon.
+fn of_host(node: &IMEXNode) -> Option<&IMEXNodeStatus> {
+    node.status.as_ref().filter(|status| status.imex_mode == ImexMode::HostManaged)
 }
 
 fn says(node: &IMEXNode, peer: u32) -> Link {

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::clique::is_host_managed;
 use super::lifecycle::Phase;
 use super::{Cd, View, Write, conditions, health, placement};
 use crate::api::{
@@ -8,6 +9,7 @@ use crate::api::{
 };
 use crate::condition::{self, Condition};
 use crate::fault::{Fault, reason};
+use crate::imex::IMEX_MODE;
 use crate::protocol::{lists, name};
 use crate::runtime_guard::RUNTIME_GUARDED;
 
@@ -37,6 +39,8 @@ pub(super) struct Facts<'a> {
     pub nodes: Vec<Use<'a>>,
     /// Pairs of its nodes that are not connected.
     pub split: Vec<String>,
+    /// It wants domains of its own, and every daemon of the cluster is its host's.
+    pub unservable: bool,
     /// Domains in which it wants a number and none is free.
     pub exhausted: Vec<(&'a IMEXDomain, usize)>,
 }
@@ -52,6 +56,8 @@ pub(super) struct Use<'a> {
     pub entered: bool,
     /// Why it does not serve the exclusive domain yet, to follow the node's name.
     pub not_isolated: Option<String>,
+    /// Its daemon is the host's, which no exclusive ComputeDomain can have.
+    pub host_managed: bool,
     /// What is wrong with it.
     pub problem: Option<&'a Fault>,
     /// What its driver says must be done.
@@ -73,7 +79,8 @@ impl<'a> Facts<'a> {
         let split = split(view, &nodes);
         let mode = if view.exclusive(cd) { IsolationMode::Domain } else { IsolationMode::Channel };
         let lost = mode == IsolationMode::Domain && !cd.exclusive();
-        Self { cd, mode, lost, channels, nodes, split, exhausted }
+        let unservable = mode == IsolationMode::Domain && view.only_hosts_run_daemons();
+        Self { cd, mode, lost, channels, nodes, split, unservable, exhausted }
     }
 }
 
@@ -86,6 +93,7 @@ impl<'a> Use<'a> {
             state: Err("has no agent".into()),
             entered: false,
             not_isolated: None,
+            host_managed: false,
             problem: view.problem(node_name),
             recovery: None,
             open_door: None,
@@ -98,6 +106,8 @@ impl<'a> Use<'a> {
         found.recovery = status.daemon.recovery_action.as_deref();
         // Without NVLink fabric there is nothing that a channel would open.
         found.open_door = status.clique.as_ref().and_then(|_| open_door(&status.conditions));
+        found.host_managed = status.clique.is_some() && view.exclusive(cd) && is_host_managed(node);
+        let pending = mode_pending(&status.conditions);
         let Some(serving) = node.spec.domain.as_deref() else {
             let (state, entered) = match &status.clique {
                 None => (Ok(()), true),
@@ -107,10 +117,13 @@ impl<'a> Use<'a> {
         };
         let domain = view.domain(serving);
         let own = domain.and_then(|domain| domain.spec.compute_domain.as_ref()).map(|owner| owner.uid.as_str());
-        found.not_isolated = (view.exclusive(cd) && own != Some(cd.uid())).then(|| not_isolated(node, serving));
+        let apart = view.exclusive(cd) && !found.host_managed && own != Some(cd.uid());
+        found.not_isolated = apart.then(|| not_isolated(node, serving));
         found.entered = lists(node, serving, cd.uid()).is_some();
         let member = domain.and_then(|domain| domain.spec.members.get(node_name));
-        found.index = member.map_or(0, |member| member.index);
+        // A host's daemon has an index of the host's own node map.
+        let own_index = if is_host_managed(node) { status.daemon.index } else { member.map(|member| member.index) };
+        found.index = own_index.unwrap_or_default();
         let served = match member {
             None => Err(format!("is no member of domain {serving} yet")),
             Some(member) => health::serves(node, serving, member),
@@ -118,6 +131,10 @@ impl<'a> Use<'a> {
         found.state = match (&found.not_isolated, served, found.entered) {
             (Some(why), ..) => Err(why.clone()),
             (None, Err(why), _) => Err(why),
+            (None, Ok(()), false) if found.host_managed => Err("has an IMEX daemon of its host".into()),
+            (None, Ok(()), false) if pending.is_some() => {
+                Err(format!("prepares no new claim: {}", pending.unwrap_or_default()))
+            }
             (None, Ok(()), false) => Err("has not entered a channel yet".into()),
             (None, Ok(()), true) if view.lost(node_name) => Err("has lost contact with the cluster".into()),
             (None, Ok(()), true) => Ok(()),
@@ -142,6 +159,12 @@ fn split(view: &View, nodes: &[Use<'_>]) -> Vec<String> {
 fn open_door(conditions: &[Condition]) -> Option<&str> {
     let guarded = conditions.iter().find(|condition| condition.type_ == RUNTIME_GUARDED)?;
     (guarded.status == "False").then_some(guarded.message.as_str())
+}
+
+/// Why the node prepares no new claim, if its IMEX mode is to change.
+fn mode_pending(conditions: &[Condition]) -> Option<&str> {
+    let mode = conditions.iter().find(|condition| condition.type_ == IMEX_MODE)?;
+    (mode.status == "False").then_some(mode.message.as_str())
 }
 
 fn not_isolated(node: &IMEXNode, serving: &str) -> String {

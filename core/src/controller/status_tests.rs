@@ -1,7 +1,7 @@
 use super::samples::*;
 use super::*;
-use crate::api::{ComputeDomainStatus, IMEXNode, IsolationMode, Member, NodeChannel, ReadyState};
-use crate::imex::shared_domain_name;
+use crate::api::{ComputeDomainStatus, IMEXNode, ImexMode, IsolationMode, Member, NodeChannel, ReadyState};
+use crate::imex::{Standing, host_refusal, shared_domain_name};
 use crate::protocol::samples::{shared, with_channel};
 
 const NOW: &str = "2026-01-01T00:00:00Z";
@@ -269,4 +269,82 @@ fn what_the_driver_asks_for_is_shown_beside_all_else_that_is_wrong() {
     let (_, reason, message) = said(&written, DEGRADED);
     assert_eq!(reason, "DaemonNotReady");
     assert!(message.contains("n1 has its IMEX daemon in state DOWN; n0: GPU 1"), "{message}");
+}
+
+/// One exclusive ComputeDomain `green` with claims on these nodes of the shared domain.
+fn exclusive_on(nodes: u32, claimed: &[&str]) -> View {
+    let mut view = at_work(nodes);
+    for n in 0..nodes {
+        view.drop_claim(&claim("green", &format!("n{n}")).key.uid);
+        change(&mut view, &format!("n{n}"), |node| node.status.as_mut().unwrap().channels.clear());
+    }
+    let green = sample_cd("green", IsolationMode::Domain);
+    view.put_template(wanted_template(&green, green.spec.as_ref().unwrap()));
+    view.put_cd(green);
+    claimed.iter().for_each(|node| view.put_claim(claim("green", node)));
+    view
+}
+
+fn give_to_host(view: &mut View, node: &str) {
+    change(view, node, |node| node.status.as_mut().unwrap().imex_mode = ImexMode::HostManaged);
+}
+
+#[test]
+fn an_exclusive_compute_domain_is_refused_in_the_words_of_the_claims_event() {
+    let mut view = exclusive_on(2, &["n0"]);
+    give_to_host(&mut view, "n0");
+    let (status, notes) = status(&view);
+    let words = host_refusal(&view.cd(&uid("green")).unwrap().reference, "node n0");
+    for type_ in [READY, ISOLATED] {
+        assert_eq!(said(&status, type_), ("False", "HostManagedImex", words.message.as_str()));
+    }
+    assert!(notes.iter().any(|note| note.warning && note.reason == "HostManagedImex" && note.message == words.message));
+    assert_eq!(status.status, Some(ReadyState::NotReady));
+}
+
+#[test]
+fn where_every_daemon_is_its_hosts_an_exclusive_one_is_refused_before_its_first_pod() {
+    let mut view = exclusive_on(2, &[]);
+    assert_eq!(said(&status(&view).0, READY).1, "NoPods");
+    give_to_host(&mut view, "n0");
+    assert_eq!(said(&status(&view).0, READY).1, "NoPods", "there is a node that can serve it");
+    view.dirty = Default::default();
+    give_to_host(&mut view, "n1");
+    assert!(view.dirty.cds.contains(&uid("green")), "it is decided anew when the last such node goes");
+    let (status, _) = status(&view);
+    let (turned, reason, message) = said(&status, READY);
+    assert_eq!((turned, reason), ("False", "HostManagedImex"));
+    assert!(message.contains("the IMEX daemon of every node is the host's"), "{message}");
+    view.dirty = Default::default();
+    change(&mut view, "n1", |node| node.status.as_mut().unwrap().imex_mode = ImexMode::DriverManaged);
+    assert!(view.dirty.cds.contains(&uid("green")), "and when the first comes");
+    assert_eq!(said(&self::status(&view).0, READY).1, "NoPods");
+}
+
+#[test]
+fn a_shared_one_is_served_by_hosts_daemons_with_the_hosts_index() {
+    let mut view = at_work(2);
+    for node in ["n0", "n1"] {
+        give_to_host(&mut view, node);
+    }
+    change(&mut view, "n1", |node| node.status.as_mut().unwrap().daemon.index = Some(13));
+    let (status, _) = status(&view);
+    assert_eq!(said(&status, READY), ("True", "NodesReady", "all of its nodes are ready: 2"));
+    assert_eq!(said(&status, ISOLATED).1, "ByChannel");
+    assert_eq!(status.nodes.iter().map(|node| node.index).collect::<Vec<_>>(), [0, 13]);
+}
+
+#[test]
+fn issue_1163_a_node_that_waits_to_change_its_mode_says_so_where_a_claim_waits() {
+    let mut view = at_work(2);
+    change(&mut view, "n1", |node| {
+        let status = node.status.as_mut().unwrap();
+        status.channels.clear();
+        let held = Standing { acts: ImexMode::DriverManaged, wanted: ImexMode::HostManaged, holding: 1 };
+        status.conditions = crate::condition::settle(&[], vec![held.condition()], None, NOW);
+    });
+    let (status, _) = status(&view);
+    let text = said(&status, READY).2;
+    assert!(text.contains("n1 prepares no new claim: this node is set to host-managed IMEX"), "{text}");
+    assert_eq!(status.ready_node_count, 1, "what is prepared goes on");
 }

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{
-    DeviceClaim, DeviceClaimConfiguration, DeviceRequest, ExactDeviceRequest, OpaqueDeviceConfiguration,
-    ResourceClaimSpec, ResourceClaimTemplate, ResourceClaimTemplateSpec,
+    CELDeviceSelector, DeviceClaim, DeviceClaimConfiguration, DeviceRequest, DeviceSelector, ExactDeviceRequest,
+    OpaqueDeviceConfiguration, ResourceClaimSpec, ResourceClaimTemplate, ResourceClaimTemplateSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use super::{Cd, View, Write, template_owner};
 use crate::api::{ChannelConfig, ComputeDomainSpec, IsolationMode};
 use crate::fault::{Fault, reason};
-use crate::names;
+use crate::{names, slices};
 
 /// Where the template of a ComputeDomain stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,14 +26,20 @@ pub enum TemplateStep {
 /// The ResourceClaimTemplate that a ComputeDomain should have.
 ///
 /// The claims made from it carry the ComputeDomain's label, and ask for one slot, or, with `isolationMode: Domain`,
-/// for all of a node: then the scheduler itself keeps every other ComputeDomain off that node.
+/// for all of a node whose daemon can be moved: then the scheduler itself keeps every other ComputeDomain off that node.
 pub fn wanted(cd: &Cd, spec: &ComputeDomainSpec) -> ResourceClaimTemplate {
     let (mode, count) = match spec.isolation_mode {
         IsolationMode::Channel => ("ExactCount", Some(1)),
         IsolationMode::Domain => ("All", None),
     };
+    // Slots of nodes whose daemon is the host's lead to no domain of one's own: the scheduler passes these nodes by.
+    let selectors = (spec.isolation_mode == IsolationMode::Domain).then(|| {
+        let expression = slices::not_host_managed();
+        vec![DeviceSelector { cel: Some(CELDeviceSelector { expression }) }]
+    });
     let exactly = ExactDeviceRequest {
         device_class_name: names::CHANNEL_DEVICE_CLASS.into(),
+        selectors,
         allocation_mode: Some(mode.into()),
         count,
         ..Default::default()

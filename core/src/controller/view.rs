@@ -7,7 +7,7 @@ use kube::Resource;
 use super::index::Index;
 use super::template::{asks_all, ours};
 use super::{Cd, Dirty, DriverMatch, LabelledClaim, Origin};
-use crate::api::{IMEXDomain, IMEXNode};
+use crate::api::{IMEXDomain, IMEXNode, ImexMode};
 use crate::fault::Fault;
 use crate::names;
 use crate::protocol::name;
@@ -35,6 +35,8 @@ pub struct View {
     cds_by_template: Index,
     /// The CRDs that do not fit, by name, and why.
     misfits: BTreeMap<String, Fault>,
+    /// Nodes with NVLink fabric, by who runs their daemon: the driver, the host.
+    daemons: [usize; 2],
     /// Whether daemons show certificates of their domain, which a node gets before it moves.
     pub(super) peer_certificates: bool,
     /// Which drivers may meet.
@@ -188,6 +190,7 @@ impl View {
         self.nodes_by_clique.add(clique_of(&node), &node_name);
         self.nodes_by_domain.add(domains_of(&node), &node_name);
         self.nodes_by_cd.add(cds_of(&node), &node_name);
+        self.count_daemon(&node, |count| count + 1);
         self.imex_nodes.insert(node_name.clone(), node);
         self.touch_node(&node_name);
     }
@@ -199,7 +202,26 @@ impl View {
             self.nodes_by_clique.remove(clique_of(&node), node_name);
             self.nodes_by_domain.remove(domains_of(&node), node_name);
             self.nodes_by_cd.remove(cds_of(&node), node_name);
+            self.count_daemon(&node, |count| count - 1);
         }
+    }
+
+    /// Where the last node goes on which an exclusive ComputeDomain could have a domain of its own, or the first comes, all of
+    /// them are told.
+    fn count_daemon(&mut self, node: &IMEXNode, change: impl Fn(usize) -> usize) {
+        let Some(status) = node.status.as_ref().filter(|status| status.clique.is_some()) else { return };
+        let before = self.only_hosts_run_daemons();
+        let count = &mut self.daemons[usize::from(status.imex_mode == ImexMode::HostManaged)];
+        *count = change(*count);
+        if before != self.only_hosts_run_daemons() {
+            let exclusive = self.cds.values().filter(|cd| self.exclusive(cd)).map(|cd| cd.uid().to_owned());
+            self.dirty.cds.extend(exclusive.collect::<Vec<_>>());
+        }
+    }
+
+    /// Every node with NVLink fabric has a daemon that its host runs.
+    pub(super) fn only_hosts_run_daemons(&self) -> bool {
+        self.daemons[0] == 0 && self.daemons[1] > 0
     }
 
     /// An IMEXDomain has come or changed.

@@ -20,5 +20,8 @@ pub use renewal::renew_at;
 pub use request::{Asked, P256, Request};
 pub use signer::{Agents, Verdict, fits, member, node_of};
 
+/// Type of the IMEXNode's condition.
+pub const PEER_IDENTITY: &str = "PeerIdentity";
+
 #[cfg(test)]
 mod signer_tests;

@@ -58,17 +58,20 @@ impl Ledger {
         self.claims.values().any(|hold| hold.cd_uid == cd_uid)
     }
 
+    /// How many claims hold a channel; none before the checkpoints are known.
+    pub fn prepared(&self) -> Option<usize> {
+        self.restored.then(|| self.claims.values().filter(|hold| hold.entry.is_some()).count())
+    }
+
     /// Why the daemon must not be ended: the claims of which some are prepared or may be at any moment.
     ///
     /// # Errors
     /// That reason.
     pub fn may_switch(&self) -> Result<(), String> {
-        if !self.restored {
-            return Err("the claims that were prepared before the agent's start are not known yet".into());
-        }
-        match self.claims.values().filter(|hold| hold.entry.is_some()).count() {
-            0 => Ok(()),
-            n => Err(format!("{n} claims are prepared on this node")),
+        match self.prepared() {
+            None => Err("the claims that were prepared before the agent's start are not known yet".into()),
+            Some(0) => Ok(()),
+            Some(n) => Err(format!("{n} claims are prepared on this node")),
         }
     }
 

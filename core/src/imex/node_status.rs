@@ -1,9 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::member_condition;
-use crate::api::{ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IMEXNodeStatus, IsolationMode, NodeChannel};
-use crate::condition::{Draft, settle_some};
+use crate::api::{
+    ComputeDomainRef, DaemonStatus, IMEXDomain, IMEXNode, IMEXNodeStatus, ImexMode, IsolationMode, NodeChannel,
+};
+use crate::condition::{Draft, draft, settle_some};
 use crate::fault::{Fault, reason};
+use crate::identity::{Authentication, PEER_IDENTITY};
 use crate::protocol;
 
 /// What the agent knows of its node besides channels. What is `None` is not known, and stays as it was reported last.
@@ -21,6 +24,10 @@ pub struct Report {
     pub addresses: Vec<String>,
     /// The daemon.
     pub daemon: Option<DaemonStatus>,
+    /// Who runs the IMEX daemon.
+    pub imex_mode: Option<ImexMode>,
+    /// How its peers are authenticated, where it is ours.
+    pub peer_authentication: Option<Authentication>,
     /// Until when the node can meet the peers of IMEX domains.
     pub certificates: Option<BTreeMap<String, String>>,
     /// Conditions; those that are not among them stay as they were reported.
@@ -150,8 +157,20 @@ fn reported(node: &IMEXNode, mut status: IMEXNodeStatus, report: &Report, now: &
     if let Some(certificates) = &report.certificates {
         status.certificates.clone_from(certificates);
     }
-    let conditions = report.conditions.iter().cloned().chain(member_condition(node, report.clique.as_ref()));
-    status.conditions = settle_some(&status.conditions, conditions.collect(), now);
+    let mut conditions = report.conditions.clone();
+    conditions.extend(member_condition(node, report.clique.as_ref()));
+    if let Some(mode) = report.imex_mode {
+        status.imex_mode = mode;
+        status.peer_authentication = report.peer_authentication.map(|known| known.to_string());
+        if mode == ImexMode::HostManaged {
+            // Peers are the host's business: nothing of ours is true of them.
+            (status.certificates, status.peer_authentication) = (BTreeMap::new(), None);
+            conditions.retain(|draft| draft.type_ != PEER_IDENTITY);
+            let text = "peers are authenticated as the host's IMEX configuration says, not by Heddle";
+            conditions.push(draft(PEER_IDENTITY, "Unknown", "NotOurs", text));
+        }
+    }
+    status.conditions = settle_some(&status.conditions, conditions, now);
     status.addresses.clone_from(&report.addresses);
     status.agent_version.clone_from(&report.agent_version);
     status
@@ -378,6 +397,34 @@ mod tests {
         node.status =
             Some(IMEXNodeStatus { channels: BTreeMap::from([("green".into(), listed(9))]), ..Default::default() });
         assert!(refused(&node, &with_channels(&[])));
+    }
+
+    #[test]
+    fn what_heddle_would_know_of_peers_is_not_said_of_a_hosts_daemon() {
+        let said = draft(PEER_IDENTITY, "False", "PeerIdentityMissing", "none yet");
+        let report = Report {
+            imex_mode: Some(ImexMode::HostManaged),
+            peer_authentication: Some(Authentication::DomainCa),
+            certificates: Some([("d".to_owned(), NOW.to_owned())].into()),
+            conditions: vec![said],
+            ..report()
+        };
+        let bare = node("n1", "d");
+        let status = reported(&bare, IMEXNodeStatus::default(), &report, NOW);
+        assert_eq!((status.imex_mode, status.certificates.len()), (ImexMode::HostManaged, 0));
+        assert_eq!(status.peer_authentication, None);
+        let [condition] = status.conditions.as_slice() else { panic!("{:?}", status.conditions) };
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("Unknown", "NotOurs"));
+        let ours = Report { imex_mode: Some(ImexMode::DriverManaged), ..report };
+        let status = reported(&bare, status, &ours, NOW);
+        assert_eq!(status.peer_authentication.as_deref(), Some("domain-ca"));
+        assert_eq!(status.conditions[0].reason, "PeerIdentityMissing");
+        let unknown = Report { imex_mode: None, ..ours };
+        assert_eq!(
+            reported(&bare, status.clone(), &unknown, NOW).imex_mode,
+            status.imex_mode,
+            "it stays as it was reported"
+        );
     }
 
     #[test]

@@ -3,6 +3,8 @@ use super::Line;
 /// The driver's programs that run the IMEX daemon.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramFacts {
+    /// Those that are needed, for people.
+    pub needed: String,
     /// Where they were looked for.
     pub folder: String,
     /// Those that are not there, or cannot be executed.
@@ -11,7 +13,7 @@ pub struct ProgramFacts {
 
 pub(super) fn check(facts: &ProgramFacts) -> Line {
     match facts.missing.as_slice() {
-        [] => Line::ok("imex-programs", format!("nvidia-imex and nvidia-imex-ctl are in {}", facts.folder)),
+        [] => Line::ok("imex-programs", format!("{} in {}", facts.needed, facts.folder)),
         missing => Line::fail(
             "imex-programs",
             format!("no {} in {}", missing.join(", no "), facts.folder),
@@ -28,6 +30,7 @@ mod tests {
     #[test]
     fn each_outcome() {
         let facts = |missing: &[&str]| ProgramFacts {
+            needed: "nvidia-imex and nvidia-imex-ctl".into(),
             folder: "/usr/bin".into(),
             missing: missing.iter().map(|name| (*name).to_owned()).collect(),
         };

@@ -47,6 +47,7 @@ fn said(usable: bool, withheld: Option<&'static str>) -> Message {
         kind: Some(DomainKind::Shared),
         reason: "the daemon is down".into(),
         withheld,
+        host_managed: false,
     })
 }
 

@@ -13,20 +13,20 @@ use std::time::Duration;
 use heddle_actors::agent::Later;
 use heddle_actors::channel_allocator::{self, ChannelAllocator};
 use heddle_actors::controller;
-use heddle_actors::imex_supervisor::{self, ImexSupervisor};
+use heddle_actors::imex_supervisor::{self, HostImex, ImexSupervisor};
 use heddle_actors::node_link::{self, DomainView, NodeFacts, NodeLink};
 use heddle_actors::runner::{self, Timing};
 use heddle_actors::runtime::{Addr, Runtime, Scope, Spec, block_on};
 use heddle_actors::slice_publisher::Usable;
 use heddle_core::api::{
     ChannelSpec, ComputeDomain, ComputeDomainRef, ComputeDomainSpec, DaemonStatus, DomainHealth, IMEXDomain, IMEXNode,
-    IsolationMode, TemplateRef, crds,
+    ImexMode, IsolationMode, TemplateRef, crds,
 };
 use heddle_core::claim::{ClaimKey, Grant, Prepared};
 use heddle_core::clique::CliqueId;
 use heddle_core::fault::Fault;
 use heddle_core::identity::Authentication;
-use heddle_core::imex::shared_domain_name;
+use heddle_core::imex::{Standing, shared_domain_name};
 use heddle_core::invariants::{Report, RunningDaemon, World};
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_core::names;
@@ -389,6 +389,8 @@ impl Wired {
             client,
             node_link: link.clone(),
             may_switch: Rc::new(move |may| switching.tell(imex_supervisor::Message::MaySwitch(may))),
+            prepared: Rc::new(|_| {}),
+            standing: Some(Standing::settled(ImexMode::DriverManaged)),
             restore: Rc::new(|| {}),
         };
         let allocator = scope.supervise(Spec::default(), move || Ok(ChannelAllocator::new(settings.clone())));
@@ -397,6 +399,8 @@ impl Wired {
         let (reporting, readying) = (link.clone(), allocator.clone());
         let settings = imex_supervisor::Settings {
             socket: os.join("runner/runner.sock"),
+            host: HostImex::at("/none"),
+            standing: Some(Standing::settled(ImexMode::DriverManaged)),
             allocator: allocator.clone(),
             authentication: Authentication::Insecure,
             status: Rc::new(move |status| reporting.tell(node_link::Message::Daemon(status))),

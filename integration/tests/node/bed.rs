@@ -10,12 +10,13 @@ use heddle_actors::channel_allocator::{self, ChannelAllocator, Message};
 use heddle_actors::node_link::{self, DomainView, NodeFacts, NodeLink};
 use heddle_actors::runtime::{Addr, Runtime, Scope, Spec, block_on};
 use heddle_core::api::{
-    ComputeDomain, ComputeDomainRef, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, IsolationMode, Member, crds,
+    ComputeDomain, ComputeDomainRef, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, ImexMode, IsolationMode, Member,
+    crds,
 };
 use heddle_core::claim::{ClaimKey, Grant, Prepared};
 use heddle_core::clique::CliqueId;
 use heddle_core::fault::Fault;
-use heddle_core::imex::shared_domain_name;
+use heddle_core::imex::{Standing, shared_domain_name};
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_integration::api::{ApiServer, Options};
 use k8s_openapi::api::core::v1::Namespace;
@@ -184,6 +185,8 @@ impl Node {
             client,
             node_link: link.clone(),
             may_switch: Rc::new(move |may| *said.borrow_mut() = Some(may)),
+            prepared: Rc::new(|_| {}),
+            standing: Some(Standing::settled(ImexMode::DriverManaged)),
             restore: Rc::new(|| {}),
         };
         let allocator = scope.supervise(Spec::default(), move || Ok(ChannelAllocator::new(settings.clone())));

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use heddle_actors::channel_allocator::Message;
-use heddle_core::api::{DomainKind, IsolationMode};
+use heddle_core::api::{DomainKind, ImexMode, IsolationMode};
 use heddle_core::claim::Grant;
 use heddle_core::fault::{Class, reason};
-use heddle_core::imex::exclusive_domain_name;
+use heddle_core::imex::{Standing, exclusive_domain_name, host_refusal};
 use heddle_core::inventory::Fabric;
 use heddle_core::runtime_guard::{Guard, Mode, Verdict};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -262,5 +262,44 @@ fn a_cancelled_claim_gives_back_what_was_entered_for_it() {
         node.enter("a", "green").await;
         node.allocator.tell(Message::Cancel { claim_uid: "a".into() });
         cluster.until("n0", |node| lists(node, "green").is_none()).await;
+    });
+}
+
+#[test]
+fn an_exclusive_claim_on_a_node_with_a_daemon_of_its_host_is_refused_for_good() {
+    run(async {
+        let cluster = Cluster::new(&["n0"]).await;
+        let node = cluster.node("n0").await;
+        node.allocator.tell(Message::Standing(Standing::settled(ImexMode::HostManaged)));
+        assert_eq!(node.enter("a", "green").await, 1, "channels are given as ever");
+        let fault = node.enter_in("b", "red", IsolationMode::Domain).await.unwrap_err();
+        assert_eq!((fault.class, fault.reason), (Class::Permanent, reason::HOST_MANAGED_IMEX));
+        assert_eq!(fault, host_refusal(&cd("red"), "node n0"), "in the words of the condition");
+        node.fabric(Fabric::None);
+        let grant = node.enter_in("c", "red", IsolationMode::Domain).await.unwrap();
+        assert_eq!(grant, Grant::NoFabric, "without NVLink there is nothing to keep apart");
+    });
+}
+
+#[test]
+fn issue_1163_while_the_mode_is_to_change_nothing_new_is_granted_and_what_is_there_stays() {
+    run(async {
+        let cluster = Cluster::new(&["n0"]).await;
+        let node = cluster.node("n0").await;
+        node.allocator.tell(Message::Restore { claims: Vec::new() });
+        assert_eq!(node.enter("a", "green").await, 1);
+        let held = Standing { acts: ImexMode::DriverManaged, wanted: ImexMode::HostManaged, holding: 1 };
+        node.allocator.tell(Message::Standing(held));
+        for (claim, name) in [("b", "green"), ("c", "blue")] {
+            let fault = node.enter_in(claim, name, IsolationMode::Channel).await.unwrap_err();
+            assert_eq!((fault.class, fault.reason), (Class::Retryable, reason::IMEX_MODE_PENDING));
+            assert!(fault.message.contains("one claim prepared while it was driver-managed"), "{fault}");
+        }
+        assert_eq!(lists(&cluster.nodes().get("n0").await.unwrap(), "green"), Some(1));
+        assert!(node.may_switch.borrow().as_ref().unwrap().is_err(), "the daemon of before is kept");
+        node.leave("a", "green");
+        cluster.until("n0", |object| lists(object, "green").is_none()).await;
+        node.allocator.tell(Message::Standing(Standing::settled(ImexMode::HostManaged)));
+        node.enter("b", "green").await;
     });
 }

@@ -1,6 +1,9 @@
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceCapacity};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use heddle_core::inventory::Fabric;
+use heddle_core::{names, slices};
+
 use super::Selectors;
 
 const DRIVER: &str = "gpu.nvidia.com";
@@ -99,4 +102,16 @@ fn a_bad_expression_says_what_is_wrong() {
     assert!(evaluate("device.driver").unwrap_err().contains("expected a bool"));
     assert!(evaluate("nothing == 1").unwrap_err().contains("nothing"));
     assert!(evaluate(&format!("{:10241}", "true")).unwrap_err().contains("longer"));
+}
+
+#[test]
+fn the_template_of_an_exclusive_compute_domain_passes_by_slots_of_a_hosts_daemon() {
+    let expression = slices::not_host_managed();
+    let mut slots = slices::slots(1, &Fabric::None, None);
+    let matches = |slot: &Device| Selectors::default().matches(&expression, names::DRIVER, slot, None);
+    assert_eq!(matches(&slots[0]), Ok(true));
+    slices::mark_host_managed(&mut slots);
+    assert_eq!(matches(&slots[0]), Ok(false));
+    let bare = Device { attributes: None, ..slots.remove(0) };
+    assert_eq!(matches(&bare), Ok(true), "of another driver's making");
 }

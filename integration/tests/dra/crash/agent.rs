@@ -11,6 +11,8 @@ use heddle_actors::channel_allocator::{self, ChannelAllocator};
 use heddle_actors::dra::{ClaimEvents, DraDependencies, DraServer, HealthBoard};
 use heddle_actors::node_link::{self, DomainView, NodeFacts, NodeLink};
 use heddle_actors::runtime::{Runtime, Spec, Turn, block_on};
+use heddle_core::api::ImexMode;
+use heddle_core::imex::Standing;
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_integration::node::NodePaths;
 
@@ -74,6 +76,8 @@ async fn start(paths: &NodePaths) {
         client: client.clone(),
         node_link: link.clone(),
         may_switch: Rc::new(|_| {}),
+        prepared: Rc::new(|_| {}),
+        standing: Some(Standing::settled(ImexMode::DriverManaged)),
         restore: Rc::new(move || server.tell(heddle_actors::dra::Message::Restore)),
     };
     let allocator = scope.supervise(Spec::default(), move || Ok(ChannelAllocator::new(allocator_settings.clone())));
