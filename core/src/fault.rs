@@ -166,6 +166,8 @@ pub mod reason {
         HOST_MANAGED_IMEX = "HostManagedImex";
         /// The node is to change its IMEX mode, and claims are prepared under the one before.
         IMEX_MODE_PENDING = "ImexModePending";
+        /// Agent and controller authenticate the peers of IMEX daemons differently.
+        AUTHENTICATION_MISMATCH = "AuthenticationMismatch";
         /// A part of this process failed, is busy or is being restarted.
         ACTOR_FAILED = "ActorFailed";
         /// A setting cannot be used.

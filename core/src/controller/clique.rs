@@ -296,6 +296,9 @@ fn candidate(node: &IMEXNode, domain: &str, away: bool) -> Candidate {
         addresses: status.addresses.clone(),
         channel_count: status.channel_count,
         driver_version: status.driver_version.clone(),
+        imex_mode: Some(status.imex_mode),
+        node_map: status.daemon.node_map_hash.clone().filter(|_| is_host_managed(node)),
+        peer_authentication: status.peer_authentication.clone(),
         away,
         busy,
     }

@@ -354,6 +354,23 @@ fn a_daemon_of_the_host_is_never_moved() {
 }
 
 #[test]
+fn where_few_daemons_are_their_hosts_the_others_serve_an_exclusive_one() {
+    let mut view = View::default();
+    for node in [of_host("n1"), new_node("n2"), new_node("n3")] {
+        with_node(&mut view, node);
+    }
+    view.put_cd(sample_cd("red", IsolationMode::Domain));
+    ["n1", "n2"].iter().for_each(|node| view.put_claim(claim("red", node)));
+    settle(&mut view);
+    let own = exclusive_domain_name(&sample_clique(), &uid("red"));
+    assert_eq!(serves(&view, "n2"), own);
+    assert_eq!(view.domain(&own).unwrap().spec.members.keys().collect::<Vec<_>>(), ["n2"]);
+    let refused = view.imex_node("n1").unwrap().spec.refused.clone().unwrap();
+    assert!(refused.message.contains("imex.mode"), "{}", refused.message);
+    assert_eq!(view.imex_node("n1").unwrap().spec.domain, None, "it would not connect to the others");
+}
+
+#[test]
 fn a_node_whose_daemon_becomes_the_hosts_goes_home() {
     let mut view = View::default();
     with_node(&mut view, new_node("n1"));

@@ -95,7 +95,9 @@ fn isolated(facts: &Facts<'_>) -> Draft {
     let waiting = facts.nodes.iter().filter_map(|used| Some(format!("{} {}", used.name, used.not_isolated.as_ref()?)));
     let waiting: Vec<_> = waiting.collect();
     if !waiting.is_empty() {
-        return draft(ISOLATED, "False", reason::DOMAIN_PENDING, enumerate(waiting.into_iter()));
+        let never = facts.nodes.iter().any(|used| used.never_certified);
+        let reason = if never { reason::AUTHENTICATION_MISMATCH } else { reason::DOMAIN_PENDING };
+        return draft(ISOLATED, "False", reason, enumerate(waiting.into_iter()));
     }
     if !facts.channels.iter().any(|(_, entry)| entry.state == ChannelState::Active) {
         return draft(ISOLATED, "Unknown", reason::CHANNEL_PENDING, "it has no channel yet");
@@ -185,6 +187,7 @@ fn bad(draft: &Draft) -> bool {
         reason::CRD_OUTDATED,
         reason::FIELDS_DROPPED,
         reason::HOST_MANAGED_IMEX,
+        reason::AUTHENTICATION_MISMATCH,
     ];
     (draft.type_ == DEGRADED && draft.status == "True") || lasting.contains(&draft.reason.as_str())
 }

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::agreement::{DriverMatch, Standing, common};
 use super::family::{self, Family, Reach};
-use crate::api::Member;
+use crate::api::{ImexMode, Member};
 use crate::condition::enumerate;
 use crate::fault::{Fault, reason};
 
@@ -15,6 +15,12 @@ pub struct Candidate {
     pub channel_count: u32,
     /// Version of its driver; empty while it is not known.
     pub driver_version: String,
+    /// Who runs its daemon; none while it has not reported.
+    pub imex_mode: Option<ImexMode>,
+    /// SHA-256 of the node map of a daemon that its host runs, as far as its files can be read.
+    pub node_map: Option<String>,
+    /// How its agent authenticates peers; none where that is its host's business.
+    pub peer_authentication: Option<String>,
     /// Whether others should not expect it.
     pub away: bool,
     /// It lists a channel of the domain.
@@ -85,6 +91,10 @@ struct Terms<'a> {
     /// As many channels: a number that one of them lacks cannot be entered there.
     channel_count: Option<u32>,
     driver: Option<&'a str>,
+    /// Daemons of Heddle's and of hosts have different node maps, and so have hosts that were not given the same one.
+    imex_mode: Option<ImexMode>,
+    node_map: Option<&'a str>,
+    peer_authentication: Option<&'a str>,
     family: Option<Family>,
 }
 
@@ -101,12 +111,24 @@ impl<'a> Terms<'a> {
         let versions = all.clone().filter_map(|(known, candidate)| {
             Some((drivers.key(&candidate.driver_version)?, standing(known, candidate)))
         });
+        let modes =
+            all.clone().filter_map(|(known, candidate)| Some((candidate.imex_mode?, standing(known, candidate))));
+        let maps = all
+            .clone()
+            .filter_map(|(known, candidate)| Some((candidate.node_map.as_deref()?, standing(known, candidate))));
+        let authentications = all.clone().filter_map(|(known, candidate)| {
+            Some((candidate.peer_authentication.as_deref()?, standing(known, candidate)))
+        });
+        let (imex_mode, node_map, peer_authentication) = (common(modes), common(maps), common(authentications));
         let reaches: Vec<_> = all.map(|(known, candidate)| reach(known, candidate)).collect();
         Self {
             domain,
             drivers,
             channel_count: common(counts),
             driver: common(versions),
+            imex_mode,
+            node_map,
+            peer_authentication,
             family: family::family(&reaches),
         }
     }
@@ -130,6 +152,9 @@ impl<'a> Terms<'a> {
             );
             return Some(Fault::permanent(reason::MEMBER_MISMATCH, text));
         }
+        if let Some(fault) = self.odd_daemon(node, candidate) {
+            return Some(fault);
+        }
         let family = self.family.filter(|_| !candidate.addresses.is_empty())?;
         if family::address(&reach(known, candidate), family).is_some() {
             return None;
@@ -139,6 +164,32 @@ impl<'a> Terms<'a> {
             "node {node} has no {family} address, and the members of domain {domain} meet by {family}; it has {has}: give it one that its agent reports (--node-address)"
         );
         Some(Fault::permanent(reason::NO_COMMON_FAMILY, text))
+    }
+
+    /// What of its daemon keeps it from connecting to the others.
+    fn odd_daemon(&self, node: &str, candidate: &Candidate) -> Option<Fault> {
+        let domain = self.domain;
+        if let (Some(own), Some(common)) = (candidate.imex_mode, self.imex_mode)
+            && own != common
+        {
+            let text = format!(
+                "IMEX on node {node} is {own}, on the others of domain {domain} it is {common}: their daemons have different node maps and do not connect; set imex.mode alike on all nodes of the clique"
+            );
+            return Some(Fault::permanent(reason::MEMBER_MISMATCH, text));
+        }
+        if candidate.node_map.as_deref().is_some_and(|own| Some(own) != self.node_map) {
+            let text = format!(
+                "the host's IMEX node map on node {node} is another than on the others of domain {domain}: their daemons do not connect; make the file that IMEX_NODE_CONFIG_FILE names the same on all nodes of the clique, and restart the host's nvidia-imex"
+            );
+            return Some(Fault::permanent(reason::MEMBER_MISMATCH, text));
+        }
+        let (own, common) = (candidate.peer_authentication.as_deref()?, self.peer_authentication?);
+        (own != common).then(|| {
+            let text = format!(
+                "the agent of node {node} authenticates IMEX peers by {own:.64}, the others of domain {domain} by {common:.64}: their daemons do not connect; set --peer-authentication alike on all nodes"
+            );
+            Fault::permanent(reason::AUTHENTICATION_MISMATCH, text)
+        })
     }
 
     /// Where peers find it; where they found it last if it has no address of the family.

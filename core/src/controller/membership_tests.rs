@@ -153,3 +153,55 @@ fn members_of_a_domain_of_one_family_get_addresses_of_it() {
     let addresses: Vec<_> = plan.members.values().map(|member| member.address.as_str()).collect();
     assert_eq!((addresses, refused(&plan)), (vec!["fd00::1", "fd00::2", "fd00::3"], vec![]));
 }
+
+#[test]
+fn a_clique_of_two_modes_is_no_domain() {
+    let modes = |host: &[&str]| {
+        let mut all = candidates(&["a", "b", "c"]);
+        for (node, candidate) in &mut all {
+            let of_host = host.contains(&node.as_str());
+            candidate.imex_mode = Some(if of_host { ImexMode::HostManaged } else { ImexMode::DriverManaged });
+        }
+        all
+    };
+    assert_eq!(refused(&first(18, &modes(&[]))), []);
+    assert_eq!(refused(&first(18, &modes(&["a", "b", "c"]))), []);
+    let mixed = first(18, &modes(&["b"]));
+    assert_eq!(refused(&mixed), [("b", reason::MEMBER_MISMATCH)]);
+    assert_eq!(indices(&mixed), [("a", 0), ("c", 1)], "the others do not expect it");
+    let words = &mixed.problems["b"].message;
+    assert!(words.contains("on node b is host-managed, on the others of domain d it is driver-managed"), "{words}");
+    // A clique that changes its mode node by node: who has changed is refused until most have.
+    let all = first(18, &modes(&[]));
+    assert_eq!(refused(&plan(&all, 18, &modes(&["a"]))), [("a", reason::MEMBER_MISMATCH)]);
+    assert_eq!(refused(&plan(&all, 18, &modes(&["a", "b"]))), [("c", reason::MEMBER_MISMATCH)]);
+    assert_eq!(plan(&all, 18, &modes(&["a"])).members.len(), 3, "nobody is thrown out");
+}
+
+#[test]
+fn issue_433_hosts_with_another_node_map_are_refused() {
+    let mut all = candidates(&["a", "b", "c"]);
+    for (map, candidate) in [Some("x"), Some("y"), Some("x")].into_iter().zip(all.values_mut()) {
+        candidate.imex_mode = Some(ImexMode::HostManaged);
+        candidate.node_map = map.map(Into::into);
+    }
+    let plan = first(18, &all);
+    assert_eq!(refused(&plan), [("b", reason::MEMBER_MISMATCH)]);
+    assert!(plan.problems["b"].message.contains("IMEX_NODE_CONFIG_FILE"), "{}", plan.problems["b"]);
+    all.get_mut("b").unwrap().node_map = None;
+    assert_eq!(refused(&first(18, &all)), [], "as far as the files can be read");
+}
+
+#[test]
+fn agents_that_authenticate_differently_are_told_so() {
+    let mut all = candidates(&["a", "b", "c"]);
+    all.values_mut().for_each(|candidate| candidate.peer_authentication = Some("domain-ca".into()));
+    all.get_mut("c").unwrap().peer_authentication = Some("files".into());
+    let plan = first(18, &all);
+    assert_eq!(refused(&plan), [("c", reason::AUTHENTICATION_MISMATCH)]);
+    assert!(
+        plan.problems["c"].message.contains("by files, the others of domain d by domain-ca"),
+        "{}",
+        plan.problems["c"]
+    );
+}

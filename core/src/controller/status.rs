@@ -9,6 +9,7 @@ use crate::api::{
 };
 use crate::condition::{self, Condition};
 use crate::fault::{Fault, reason};
+use crate::identity::Authentication;
 use crate::imex::IMEX_MODE;
 use crate::protocol::{lists, name};
 use crate::runtime_guard::RUNTIME_GUARDED;
@@ -56,6 +57,8 @@ pub(super) struct Use<'a> {
     pub entered: bool,
     /// Why it does not serve the exclusive domain yet, to follow the node's name.
     pub not_isolated: Option<String>,
+    /// The move to that domain waits for a certificate that the node's agent does not ask for.
+    pub never_certified: bool,
     /// Its daemon is the host's, which no exclusive ComputeDomain can have.
     pub host_managed: bool,
     /// What is wrong with it.
@@ -93,6 +96,7 @@ impl<'a> Use<'a> {
             state: Err("has no agent".into()),
             entered: false,
             not_isolated: None,
+            never_certified: false,
             host_managed: false,
             problem: view.problem(node_name),
             recovery: None,
@@ -118,7 +122,11 @@ impl<'a> Use<'a> {
         let domain = view.domain(serving);
         let own = domain.and_then(|domain| domain.spec.compute_domain.as_ref()).map(|owner| owner.uid.as_str());
         let apart = view.exclusive(cd) && !found.host_managed && own != Some(cd.uid());
-        found.not_isolated = apart.then(|| not_isolated(node, serving));
+        if apart {
+            let awaited = awaited_certificate(view, node);
+            found.not_isolated = Some(not_isolated(node, serving, awaited.as_ref().map(|(text, _)| text.as_str())));
+            found.never_certified = awaited.is_some_and(|(_, never)| never);
+        }
         found.entered = lists(node, serving, cd.uid()).is_some();
         let member = domain.and_then(|domain| domain.spec.members.get(node_name));
         // A host's daemon has an index of the host's own node map.
@@ -167,10 +175,29 @@ fn mode_pending(conditions: &[Condition]) -> Option<&str> {
     (mode.status == "False").then_some(mode.message.as_str())
 }
 
-fn not_isolated(node: &IMEXNode, serving: &str) -> String {
+fn not_isolated(node: &IMEXNode, serving: &str, certificate: Option<&str>) -> String {
     let busy = placement::uses_other_than(node, "");
-    let why = if busy { ", where it still uses channels" } else { "" };
+    let why = if busy { ", where it still uses channels" } else { certificate.unwrap_or_default() };
     format!("still serves IMEX domain {serving}{why}")
+}
+
+/// What is to be said of the certificate that a node gets before its move, and whether it never comes: an agent that
+/// authenticates peers in another way asks for none.
+fn awaited_certificate(view: &View, node: &IMEXNode) -> Option<(String, bool)> {
+    node.spec.next.as_ref().filter(|_| view.peer_certificates)?;
+    let by = node.status.as_ref()?.peer_authentication.as_deref().and_then(|by| by.parse().ok());
+    let waits = " and waits for a certificate of the next";
+    Some(match by.unwrap_or_default() {
+        Authentication::DomainCa => (waits.to_owned(), false),
+        other => {
+            let text = format!(
+                "{waits}, for which its agent does not ask: it authenticates IMEX peers by {other}, the controller by {}; set \
+                 --peer-authentication alike for the controller and all agents",
+                Authentication::DomainCa
+            );
+            (text, true)
+        }
+    })
 }
 
 /// The domains without a free number in which nodes of the ComputeDomain wait for one.

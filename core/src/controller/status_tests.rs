@@ -348,3 +348,21 @@ fn issue_1163_a_node_that_waits_to_change_its_mode_says_so_where_a_claim_waits()
     assert!(text.contains("n1 prepares no new claim: this node is set to host-managed IMEX"), "{text}");
     assert_eq!(status.ready_node_count, 1, "what is prepared goes on");
 }
+
+#[test]
+fn a_move_that_waits_for_a_certificate_which_nobody_asks_for_says_so() {
+    let mut view = exclusive_on(1, &["n0"]);
+    view.peer_certificates = true;
+    change(&mut view, "n0", |node| node.spec.next = Some("exclusive-x".into()));
+    assert!(said(&status(&view).0, ISOLATED).2.ends_with("and waits for a certificate of the next"));
+    change(&mut view, "n0", |node| node.status.as_mut().unwrap().peer_authentication = Some("files".into()));
+    let (status, _) = status(&view);
+    let (_, reason, text) = said(&status, ISOLATED);
+    assert_eq!(reason, "AuthenticationMismatch");
+    assert!(
+        text.contains(
+            "authenticates IMEX peers by files, the controller by domain-ca; set --peer-authentication alike"
+        ),
+        "{text}"
+    );
+}
