@@ -35,9 +35,23 @@ fn identity(authority: &Authority, domain: &str, made: i64) -> Identity {
     }
 }
 
+/// The driver's programs below the node's driver root.
+pub fn install(node: &Node) {
+    let bin = node.os.join("driver/usr/bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    for name in ["nvidia-imex", "nvidia-imex-ctl"] {
+        // Its log goes to the runner, and to a file for the test.
+        let log = format!("exec 2> >(tee -a {} >&2)", node.os.join("log").display());
+        let script = format!("#!/bin/bash\n{log}\nexec env {OS_ENV}={} {PROGRAM} {name} \"$@\"\n", node.os.display());
+        // By a process of its own: a file that a fork of another test holds open for writing cannot be executed.
+        let write = format!("cat > {0} <<'E'\n{script}E\nchmod 755 {0}", bin.join(name).display());
+        assert!(std::process::Command::new("sh").args(["-c", &write]).status().unwrap().success());
+    }
+}
+
 /// A node whose daemon is its runner's.
-struct Member {
-    node: Node,
+pub struct Member {
+    pub node: Node,
     client: RunnerClient<Channel>,
     states: Streaming<State>,
     config: DomainConfig,
@@ -46,19 +60,9 @@ struct Member {
 }
 
 impl Member {
-    async fn start(rack: &Rack, index: u8) -> Self {
+    pub async fn start(rack: &Rack, index: u8) -> Self {
         let node = rack.node(index);
-        let bin = node.os.join("driver/usr/bin");
-        std::fs::create_dir_all(&bin).unwrap();
-        for name in ["nvidia-imex", "nvidia-imex-ctl"] {
-            // Its log goes to the runner, and to a file for the test.
-            let log = format!("exec 2> >(tee -a {} >&2)", node.os.join("log").display());
-            let script =
-                format!("#!/bin/bash\n{log}\nexec env {OS_ENV}={} {PROGRAM} {name} \"$@\"\n", node.os.display());
-            // By a process of its own: a file that a fork of another test holds open for writing cannot be executed.
-            let write = format!("cat > {0} <<'E'\n{script}E\nchmod 755 {0}", bin.join(name).display());
-            assert!(std::process::Command::new("sh").args(["-c", &write]).status().unwrap().success());
-        }
+        install(&node);
         std::os::unix::fs::symlink("runner/config.cfg", node.config()).unwrap();
         let settings = Settings {
             dir: node.os.join("runner"),
@@ -99,7 +103,11 @@ impl Member {
     }
 
     async fn serve(&mut self, identity: &Identity) {
-        let identity = Some(identity.clone());
+        self.serve_with(Some(identity.clone())).await;
+    }
+
+    /// With an identity, or taking any peer.
+    pub async fn serve_with(&mut self, identity: Option<Identity>) {
         let request = ApplyRequest { config: Some(self.config.clone()), no_claims_prepared: false, identity };
         self.client.apply(request).await.unwrap();
     }
@@ -109,7 +117,7 @@ impl Member {
         self.client.renew(request).await.unwrap().into_inner()
     }
 
-    async fn until(&mut self, what: &str, fits: impl Fn(&State) -> bool) -> State {
+    pub async fn until(&mut self, what: &str, fits: impl Fn(&State) -> bool) -> State {
         let mut last = None;
         let found = tokio::time::timeout(PATIENCE, async {
             loop {
@@ -123,20 +131,20 @@ impl Member {
         found.await.unwrap_or_else(|_| panic!("never {what}: {last:?}"))
     }
 
-    async fn ready(&mut self) -> State {
+    pub async fn ready(&mut self) -> State {
         self.until("READY", |state| state.daemon_state == "READY" && state.daemon_index.is_some()).await
     }
 
-    async fn connected(&mut self) -> State {
+    pub async fn connected(&mut self) -> State {
         self.until("connected", |state| state.peers_connected == 1).await
     }
 
-    fn log(&self, text: &str) -> usize {
+    pub fn log(&self, text: &str) -> usize {
         std::fs::read_to_string(self.node.os.join("log")).unwrap_or_default().matches(text).count()
     }
 
     /// Waits until the daemon has said it so often.
-    async fn says(&self, text: &str, times: usize) {
+    pub async fn says(&self, text: &str, times: usize) {
         let said = async {
             while self.log(text) < times {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -145,7 +153,7 @@ impl Member {
         assert!(tokio::time::timeout(PATIENCE, said).await.is_ok(), "{text:?} is not in the log {times} times");
     }
 
-    async fn stop(self) {
+    pub async fn stop(self) {
         self.end.send(()).unwrap();
         self.runner.await.unwrap();
     }
