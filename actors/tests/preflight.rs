@@ -62,7 +62,7 @@ fn issue_524_and_aicr_2520_a_foreign_daemon_is_told_until_it_is_gone() {
     block_on(async {
         let root = tempfile::tempdir().unwrap();
         let places = settings(root.path());
-        let ours = root.path().join("run/config.cfg");
+        let ours = root.path().join("run/daemon/config.cfg");
         process(root.path(), 70, &format!("/usr/bin/nvidia-imex -c {}", ours.display()));
         process(root.path(), 71, "/usr/bin/nvidia-imex -c /etc/nvidia-imex/config.cfg");
         let (tell, mut told) = watch::channel::<Option<Draft>>(None);

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use heddle_actors::runner::{self, Settings};
+use heddle_actors::runner::{self, Isolation, Settings};
 use heddle_core::fault::{Class, Fault};
 use heddle_proto::runner::runner_client::RunnerClient;
 use heddle_proto::runner::{
@@ -148,7 +148,7 @@ async fn a_domain_is_served_and_the_same_again_changes_nothing() {
 
     let again = rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap().into_inner();
     assert_eq!((again.starts, again.daemon_pid), (1, ready.daemon_pid));
-    let file = fs::read_to_string(rig.root.path().join("run/config.cfg")).unwrap();
+    let file = fs::read_to_string(rig.root.path().join("run/daemon/config.cfg")).unwrap();
     assert!(file.contains("BIND_INTERFACE_IP=127.0.0.1\n") && file.contains("DAEMONIZE=0\n"), "{file}");
 
     let root = rig.end().await;
@@ -413,19 +413,19 @@ async fn an_identity_is_shown_and_renewed_without_a_restart() {
     let ready = rig.until_ready().await;
     assert_eq!((ready.identity.as_str(), ready.identity_not_after_unix), ("d.x", 1));
     let run = rig.root.path().join("run");
-    let file = fs::read_to_string(run.join("config.cfg")).unwrap();
+    let file = fs::read_to_string(run.join("daemon/config.cfg")).unwrap();
     for line in [
         "IMEX_ENABLE_AUTH_ENCRYPTION=1",
         "IMEX_AUTH_ENCRYPTION_MODE=SSL_TLS",
         "IMEX_AUTH_SOURCE=FILE",
         "IMEX_SECURITY_TARGET_OVERRIDE=d.x",
-        &format!("IMEX_SERVER_KEY={}", run.join("identity/tls.key").display()),
-        &format!("IMEX_CLIENT_CERT_AUTH={}", run.join("identity/ca.crt").display()),
+        &format!("IMEX_SERVER_KEY={}", run.join("daemon/identity/tls.key").display()),
+        &format!("IMEX_CLIENT_CERT_AUTH={}", run.join("daemon/identity/ca.crt").display()),
     ] {
         assert!(file.lines().any(|l| l == line), "{line} in {file}");
     }
     let mode = |name: &str| fs::metadata(run.join(name)).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode("identity/tls.key"), mode("identity")), (0o600, 0o700));
+    assert_eq!((mode("daemon/identity/tls.key"), mode("daemon/identity")), (0o600, 0o700));
 
     // Renewals inside a window are one signal, and the last certificate is what is there at it.
     for serial in 2..6 {
@@ -434,7 +434,7 @@ async fn an_identity_is_shown_and_renewed_without_a_restart() {
         assert_eq!((state.daemon_pid, state.starts), (ready.daemon_pid, 1));
         assert_eq!(state.identity_not_after_unix, i64::from(serial));
     }
-    assert_eq!(fs::read_to_string(run.join("identity/tls.crt")).unwrap(), "-----BEGIN 5-----\n");
+    assert_eq!(fs::read_to_string(run.join("daemon/identity/tls.crt")).unwrap(), "-----BEGIN 5-----\n");
     rig.until_calls("signalled", |calls| calls.contains("usr1")).await;
     let state =
         rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 6), false)).await.unwrap().into_inner();
@@ -463,7 +463,7 @@ async fn an_identity_is_shown_and_renewed_without_a_restart() {
     let again = rig.until_ready().await;
     assert_eq!((again.identity.as_str(), again.identity_not_after_unix), ("d.x", 6));
     rig.client.stop(StopRequest { no_claims_prepared: true }).await.unwrap();
-    assert!(!rig.root.path().join("run/identity").exists(), "nothing is left of a domain that is not served");
+    assert!(!rig.root.path().join("run/daemon/identity").exists(), "nothing is left of a domain that is not served");
     rig.end().await;
 }
 
@@ -478,8 +478,54 @@ async fn whether_peers_are_authenticated_changes_by_a_restart_alone() {
     assert!(alive(first.daemon_pid));
     let open = rig.client.apply(apply(config("d", "10.0.0.1"), true)).await.unwrap().into_inner();
     assert_eq!((open.starts, open.identity.as_str()), (2, ""));
-    assert!(!fs::read_to_string(rig.root.path().join("run/config.cfg")).unwrap().contains("AUTH_ENCRYPTION"));
+    assert!(!fs::read_to_string(rig.root.path().join("run/daemon/config.cfg")).unwrap().contains("AUTH_ENCRYPTION"));
     let refused = rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 2), false)).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_hosts_file_that_cannot_be_written_is_said_and_ends_no_daemon() {
+    let root = root();
+    let folder = root.path().join("etc");
+    let hosts = folder.join("hosts");
+    let mut rig = Rig::start_with(root, |settings| {
+        if let Isolation::None { hosts_file, .. } = &mut settings.isolation {
+            hosts_file.clone_from(&hosts);
+        }
+    })
+    .await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let down = rig.until("a word", |state| state.message.contains("cannot be written")).await;
+    assert!(down.daemon_state == "DOWN" && down.message.contains(&hosts.display().to_string()), "{down:?}");
+    fs::create_dir(&folder).unwrap();
+    let ready = rig.until_ready().await;
+
+    // Under a daemon that runs the agent is told, tries again, and nobody is disturbed.
+    fs::remove_dir_all(&folder).unwrap();
+    let refused = rig.client.apply(apply(config("d", "10.0.0.9"), false)).await.unwrap_err();
+    assert!(refused.code() == Code::Internal && refused.message().contains("cannot be written"), "{refused}");
+    assert!(alive(ready.daemon_pid));
+    fs::create_dir(&folder).unwrap();
+    let state = rig.client.apply(apply(config("d", "10.0.0.9"), false)).await.unwrap().into_inner();
+    assert_eq!((state.daemon_pid, state.starts), (ready.daemon_pid, 1));
+    assert!(fs::read_to_string(&hosts).unwrap().contains("10.0.0.9"));
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_key_that_was_lost_with_the_folder_is_missed_and_taken_again() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 1), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+    assert_ne!(ready.identity_sha256, "");
+    let run = rig.root.path().join("run");
+    fs::remove_dir_all(&run).unwrap();
+    let missed = rig.until("missed", |state| state.identity_sha256.is_empty()).await;
+    assert_eq!((missed.daemon_pid, missed.identity.as_str()), (ready.daemon_pid, "d.x"));
+    rig.client.renew(RenewRequest { identity: Some(identity("d", 2)) }).await.unwrap();
+    assert_eq!(fs::read_to_string(run.join("daemon/identity/tls.key")).unwrap(), "-----BEGIN 2-----\n");
+    rig.until_calls("signalled", |calls| calls.contains("usr1")).await;
+    assert!(alive(ready.daemon_pid));
     rig.end().await;
 }

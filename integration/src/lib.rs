@@ -7,6 +7,7 @@ pub mod api;
 pub mod bench;
 pub mod control;
 pub mod demo;
+pub mod driver_root;
 pub mod imex;
 pub mod kubelet;
 pub mod node;

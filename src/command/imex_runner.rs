@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use clap::Args;
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
 use heddle_actors::{runner, runtime, small_file};
 use heddle_core::imex::{forwarded_level, settings_file};
 
@@ -15,12 +16,24 @@ pub struct ImexRunner {
     /// Socket that the agent connects to [default: runner.sock in --dir]
     #[arg(long, env = "HEDDLE_RUNNER_SOCKET")]
     socket: Option<PathBuf>,
-    /// Folder below which the NVIDIA driver is installed
+    /// Folder below which the NVIDIA driver is installed, with the libraries of its own system: `/` or where the driver's
+    /// container is seen
     #[arg(long, default_value = "/", env = "HEDDLE_DRIVER_ROOT")]
     driver_root: PathBuf,
-    /// The hosts file by which the daemon resolves the names of its peers
+    /// What the daemon sees of the node
+    #[arg(long, value_enum, default_value = "mount-namespace", env = "HEDDLE_ISOLATION")]
+    isolation: Isolation,
+    /// With --isolation none: the hosts file by which the daemon resolves the names of its peers
     #[arg(long, env = "HEDDLE_HOSTS_FILE")]
-    hosts_file: PathBuf,
+    hosts_file: Option<PathBuf>,
+    /// With --isolation mount-namespace: a file or folder that the daemon needs beside the driver root, for instance for
+    /// Kerberos; it sees it at the same path, and may write it if the runner may; may be repeated
+    #[arg(long = "daemon-sees", value_name = "PATH", env = "HEDDLE_DAEMON_SEES", value_delimiter = ':')]
+    daemon_sees: Vec<PathBuf>,
+    /// With --isolation mount-namespace: a DNS server that the daemon may ask for names which are not of its domain, for
+    /// instance those of Kerberos; without one it asks nobody; may be repeated
+    #[arg(long = "daemon-nameserver", value_name = "ADDRESS", env = "HEDDLE_DAEMON_NAMESERVER", value_delimiter = ',')]
+    nameservers: Vec<IpAddr>,
     /// Port on which the daemons of a domain reach each other
     #[arg(long, default_value_t = 50000, env = "HEDDLE_PEER_PORT")]
     peer_port: u16,
@@ -30,6 +43,15 @@ pub struct ImexRunner {
     /// A setting of the daemon, as KEY=VALUE, before that of the file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     settings: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Isolation {
+    /// A root of its own, put together from the driver root, read-only, with hosts, resolv.conf and nsswitch.conf of the
+    /// runner's; needs CAP_SYS_ADMIN and CAP_SYS_CHROOT
+    MountNamespace,
+    /// What the runner sees: for a runner that is started on the node itself, without a container
+    None,
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -57,14 +79,14 @@ impl ImexRunner {
     }
 
     pub fn run(self) -> anyhow::Result<()> {
+        let isolation = self.isolation()?;
         runtime::block_on(async move {
             let imex = self.daemon_settings()?;
             let settings = runner::Settings {
                 socket: self.socket.unwrap_or_else(|| self.dir.join("runner.sock")),
-                command_socket: self.dir.join("imex.sock"),
                 dir: self.dir,
                 driver_root: self.driver_root,
-                hosts_file: self.hosts_file,
+                isolation,
                 peer_port: self.peer_port,
                 settings: imex,
                 timing: runner::Timing::default(),
@@ -72,6 +94,27 @@ impl ImexRunner {
             runner::preflight(&settings).context("the runner did not start")?;
             runner::run(settings, runtime::signals()).await.context("the runner ended")
         })
+    }
+
+    fn isolation(&self) -> anyhow::Result<runner::Isolation> {
+        match (self.isolation, &self.hosts_file) {
+            (Isolation::MountNamespace, None) => Ok(runner::Isolation::MountNamespace(runner::MountNamespace {
+                // This very binary, also after its file was replaced.
+                enter: vec!["/proc/self/exe".into(), "imex-enter".into()],
+                also: self.daemon_sees.clone(),
+                nameservers: self.nameservers.clone(),
+            })),
+            (Isolation::MountNamespace, Some(_)) => {
+                bail!("--hosts-file is for --isolation none: a daemon in a mount namespace has a hosts file of its own")
+            }
+            (Isolation::None, Some(hosts_file)) => Ok(runner::Isolation::None {
+                hosts_file: hosts_file.clone(),
+                command_socket: self.dir.join("imex.sock"),
+            }),
+            (Isolation::None, None) => bail!(
+                "--isolation none needs --hosts-file: the file by which the daemon resolves names, which the runner writes"
+            ),
+        }
     }
 }
 

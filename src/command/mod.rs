@@ -11,6 +11,7 @@ mod demo;
 #[cfg(feature = "demo")]
 pub mod fake;
 mod host;
+mod imex_enter;
 mod imex_runner;
 mod node;
 mod peers;
@@ -52,6 +53,8 @@ enum Command {
     Preflight(Box<preflight::Preflight>),
     /// Print the CustomResourceDefinitions, apply them, or compare them with a cluster's
     Crds(crds::Crds),
+    #[command(hide = true)]
+    ImexEnter(imex_enter::ImexEnter),
     #[cfg(feature = "demo")]
     #[command(hide = true)]
     Fake(fake::Fake),
@@ -78,6 +81,7 @@ pub fn run() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Agent(agent) => agent.run(),
         Command::Preflight(preflight) => return preflight.run(),
+        Command::ImexEnter(enter) => return enter.run(),
         Command::ImexRunner(runner) => runner.run(),
         Command::Controller(controller) => controller.run(),
         Command::Crds(crds) => crds.run(),

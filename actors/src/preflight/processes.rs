@@ -5,6 +5,8 @@ use heddle_core::api::ImexMode;
 use heddle_core::preflight::{DaemonFacts, Process};
 
 use super::Settings;
+use crate::runner::CONFIG;
+use crate::runner::enter::CONFIG_DIR;
 
 /// The processes that are IMEX daemons by their name, or have the session's capability open.
 pub(super) fn daemons(settings: &Settings, capability: Option<u32>) -> DaemonFacts {
@@ -41,8 +43,8 @@ fn process(settings: &Settings, pid: u32, device: Option<&Path>) -> Option<Proce
 /// parent.
 fn is_ours(settings: &Settings, folder: &Path, arguments: &[String]) -> bool {
     let runner = settings.runner_socket.parent().unwrap_or(Path::new("/run/heddle"));
-    let config = runner.join("config.cfg");
-    if arguments.iter().any(|argument| Path::new(argument) == config) {
+    let configs = [Path::new(CONFIG_DIR).join(CONFIG), runner.join("daemon").join(CONFIG)];
+    if arguments.iter().any(|argument| configs.iter().any(|config| Path::new(argument) == config)) {
         return true;
     }
     let status = fs::read_to_string(folder.join("status")).unwrap_or_default();

@@ -1,35 +1,18 @@
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use heddle_core::imex::{DomainConfig, own_index};
+use heddle_core::imex::DomainConfig;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Longest line that is forwarded whole.
-const LINE_MAX: u64 = 4096;
+use super::enter::Join;
+use super::log::Log;
 
 /// Pause between looks at a daemon that is no child, of whose end nobody tells us.
 const ORPHAN_POLL: Duration = Duration::from_millis(100);
-
-/// What a daemon's log tells besides being a log.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Clues {
-    /// Its index by its own word.
-    pub(super) index: Option<u32>,
-    /// The kernel's session is held by another daemon.
-    pub(super) session_in_use: bool,
-    /// Its last complaint.
-    pub(super) complaint: Option<String>,
-    /// Lines so far that may tell of a connection that was made or lost. Their words are not documented: all count but
-    /// those of attempts, of which a member that is away makes one every few seconds.
-    pub(super) events: u64,
-}
 
 /// What is kept of a running daemon, for the case that its runner is killed and it is not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,33 +38,27 @@ enum Process {
 pub(super) struct Daemon {
     process: Process,
     pub(super) pid: u32,
+    start_time: u64,
     pub(super) started: Instant,
-    pub(super) clues: watch::Receiver<Clues>,
+    pub(super) log: Log,
 }
 
 impl Daemon {
     /// Starts `nvidia-imex` in the foreground. Dropping the value leaves the process alone: it must not end because
     /// something of ours fails.
-    pub(super) fn start(program: &Path, config: &Path) -> std::io::Result<Self> {
-        let mut child = Command::new(program)
-            .arg("-c")
-            .arg(config)
+    pub(super) fn start(mut command: Command) -> std::io::Result<Self> {
+        let (log, [out, err]) = Log::new()?;
+        let child = command
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(out)
+            .stderr(err)
             // What is typed at a terminal is for the runner, which ends the daemon in good order.
             .process_group(0)
             .kill_on_drop(false)
             .spawn()?;
-        let (told, clues) = watch::channel(Clues::default());
-        if let Some(out) = child.stdout.take() {
-            tokio::spawn(forward(out, told.clone()));
-        }
-        if let Some(err) = child.stderr.take() {
-            tokio::spawn(forward(err, told));
-        }
         let pid = child.id().unwrap_or_default();
-        Ok(Self { process: Process::Child(child), pid, started: Instant::now(), clues })
+        let start_time = start_time(pid).unwrap_or_default();
+        Ok(Self { process: Process::Child(child), pid, start_time, started: Instant::now(), log })
     }
 
     /// The daemon of a runner that was killed, if it lives.
@@ -92,10 +69,16 @@ impl Daemon {
         if start_time(record.pid)? != record.start_time {
             return None;
         }
-        let process = Process::Orphan(process, record.start_time);
-        // Its log ended with its runner.
-        let (_, clues) = watch::channel(Clues { index: record.index, ..Default::default() });
-        Some(Self { process, pid: record.pid, started: Instant::now(), clues })
+        let (process, start_time) = (Process::Orphan(process, record.start_time), record.start_time);
+        let mut log = Log::of_process(record.pid);
+        // Long logs are thrown away from their beginning.
+        log.clues.index = log.clues.index.or(record.index);
+        Some(Self { process, pid: record.pid, start_time, started: Instant::now(), log })
+    }
+
+    /// By which others find it.
+    pub(super) fn id(&self) -> Join {
+        Join { pid: self.pid, start_time: self.start_time }
     }
 
     /// Waits for its end, and tells of it.
@@ -121,12 +104,12 @@ impl Daemon {
     /// Ends it: asked first, then without asking.
     pub(super) async fn stop(mut self, limit: Duration) {
         self.send(Signal::TERM);
-        if tokio::time::timeout(limit, self.ended()).await.is_ok() {
-            return;
+        if tokio::time::timeout(limit, self.ended()).await.is_err() {
+            tracing::warn!(pid = self.pid, "nvidia-imex has not ended {limit:?} after SIGTERM and is killed");
+            self.send(Signal::KILL);
+            self.ended().await;
         }
-        tracing::warn!(pid = self.pid, "nvidia-imex has not ended {limit:?} after SIGTERM and is killed");
-        self.send(Signal::KILL);
-        self.ended().await;
+        self.log.read();
     }
 
     fn send(&self, signal: Signal) {
@@ -151,71 +134,4 @@ pub(super) fn start_time(pid: u32) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     fields.next().filter(|state| *state != "Z")?;
     fields.nth(18)?.parse().ok()
-}
-
-/// Forwards a log line by line until it ends. It never stops reading: a full pipe would block the daemon.
-async fn forward(stream: impl AsyncRead + Unpin, told: watch::Sender<Clues>) {
-    let mut stream = BufReader::new(stream);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        match (&mut stream).take(LINE_MAX).read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim_end();
-        let complains = log(text);
-        told.send_modify(|clues| {
-            clues.index = own_index(text).or(clues.index);
-            clues.events += u64::from(!text.contains("Attempting connection"));
-            clues.session_in_use |= text.contains("NV_ERR_IN_USE");
-            if complains {
-                clues.complaint = Some(without_prefix(text).chars().take(256).collect());
-            }
-        });
-    }
-}
-
-/// Logs a line of the daemon with its own level; whether it is a complaint.
-fn log(text: &str) -> bool {
-    if text.contains("[ERROR]") || text.contains("[CRITICAL]") {
-        tracing::error!(target: "nvidia_imex", "{text}");
-        true
-    } else if text.contains("[WARNING]") {
-        tracing::warn!(target: "nvidia_imex", "{text}");
-        false
-    } else {
-        tracing::info!(target: "nvidia_imex", "{text}");
-        false
-    }
-}
-
-/// The line without its `[time] [LEVEL] [tid N]`.
-fn without_prefix(text: &str) -> &str {
-    let mut rest = text;
-    while let Some((_, after)) = rest.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
-        rest = after.trim_start();
-    }
-    rest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_log_tells_index_session_and_complaint() {
-        let log: &[u8] =
-            b"IMEX Log initializing\n[Nov 30 2026 02:29:31] [INFO] [tid 42] Attempting connection for target node 1\n\
-            [Nov 30 2026 02:29:32] [INFO] [tid 42] Identified this node as ID 3\n\
-            [Nov 30 2026 02:29:32] [ERROR] [tid 42] Failed to allocate Imex session: NV_ERR_IN_USE\n\xff\xfe broken\n";
-        let (told, clues) = watch::channel(Clues::default());
-        forward(log, told).await;
-        let clues = clues.borrow().clone();
-        assert_eq!(clues.index, Some(3));
-        assert!(clues.session_in_use);
-        assert_eq!(clues.events, 4);
-        assert_eq!(clues.complaint.as_deref(), Some("Failed to allocate Imex session: NV_ERR_IN_USE"));
-    }
 }

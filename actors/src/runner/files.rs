@@ -1,6 +1,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use heddle_core::fault::{Fault, reason};
@@ -9,16 +9,22 @@ use heddle_core::imex::{
 };
 use rustix::fs::FlockOperation;
 
-use super::Settings;
 use super::child::Record;
 use super::identity::{self, Note};
+use super::{Isolation, Settings};
+
+/// The daemon's configuration file.
+pub(crate) const CONFIG: &str = "config.cfg";
+const NODE_MAP: &str = "nodes.cfg";
 
 /// The runner's folder.
 #[derive(Debug)]
 pub(super) struct Files {
     settings: Settings,
     /// Held as long as the runner lives: there is one for a folder.
-    _lock: File,
+    lock: File,
+    /// The folders that a daemon is shown, by device and inode.
+    shown: Vec<Option<(u64, u64)>>,
 }
 
 impl Files {
@@ -41,19 +47,41 @@ impl Files {
             }
             error => fatal(error.into()),
         })?;
-        Ok(Self { settings: settings.clone(), _lock: lock })
+        let mut files = Self { settings: settings.clone(), lock, shown: Vec::new() };
+        files.make_folders().map_err(fatal)?;
+        Ok(files)
     }
 
-    pub(super) fn daemon(&self) -> PathBuf {
-        self.settings.driver_root.join("usr/bin/nvidia-imex")
+    fn make_folders(&mut self) -> io::Result<()> {
+        let settings = &self.settings;
+        for folder in [settings.config_dir(), settings.state_dir(), settings.build_dir()] {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        self.shown = self.to_be_shown();
+        Ok(())
     }
 
-    pub(super) fn ctl(&self) -> PathBuf {
-        self.settings.driver_root.join("usr/bin/nvidia-imex-ctl")
+    fn to_be_shown(&self) -> Vec<Option<(u64, u64)>> {
+        [self.settings.config_dir(), self.settings.state_dir()].iter().map(|folder| identity_of(folder)).collect()
     }
 
-    pub(super) fn config(&self) -> PathBuf {
-        self.settings.dir.join("config.cfg")
+    /// Whether the folders are still those that were made. Whoever removes the runner's takes the lock's name away with it.
+    pub(super) fn are_in_place(&self) -> bool {
+        self.lock_is_in_place() && self.shown == self.to_be_shown()
+    }
+
+    fn lock_is_in_place(&self) -> bool {
+        let held = self.lock.metadata().ok().map(|data| (data.dev(), data.ino()));
+        held.is_some() && held == identity_of(&self.settings.dir.join("lock"))
+    }
+
+    /// Makes what is missing, and takes the folder again if it is another.
+    pub(super) fn restore(&mut self) -> Result<(), Fault> {
+        if !self.lock_is_in_place() {
+            *self = Self::open(&self.settings)?;
+        }
+        let made = self.make_folders();
+        made.map_err(|error| unwritable(&self.settings.dir, &error))
     }
 
     fn domain(&self) -> PathBuf {
@@ -79,8 +107,8 @@ impl Files {
     /// The daemon's settings for this domain.
     pub(super) fn daemon_settings(&self, config: &DomainConfig) -> Result<String, Fault> {
         let files = DaemonFiles {
-            node_map: self.settings.dir.join("nodes.cfg").display().to_string(),
-            command_socket: self.settings.command_socket.display().to_string(),
+            node_map: self.settings.config_dir_of_daemon().join(NODE_MAP).display().to_string(),
+            command_socket: self.settings.command_socket().display().to_string(),
             peer_port: self.settings.peer_port,
         };
         let operator = &self.settings.settings;
@@ -89,38 +117,46 @@ impl Files {
 
     /// Writes all that a daemon reads at its start.
     pub(super) fn write_daemon(&self, config: &DomainConfig) -> Result<(), Fault> {
-        replace(&self.settings.dir.join("nodes.cfg"), config.node_map.as_bytes(), 0o644)?;
-        replace(&self.config(), self.daemon_settings(config)?.as_bytes(), 0o644)?;
-        self.write_hosts(config)?;
-        // A socket that a daemon left behind when it was killed would stand in the way of the next.
-        match fs::remove_file(&self.settings.command_socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(unwritable(&self.settings.command_socket, &error))
-            }
+        self.write_config(config)?;
+        // A socket that a daemon left behind when it was killed would stand in the way of the next. One in a root of its own
+        // has gone with it.
+        let Isolation::None { command_socket, .. } = &self.settings.isolation else { return Ok(()) };
+        match fs::remove_file(command_socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(command_socket, &error)),
             _ => Ok(()),
         }
     }
 
+    /// Writes what says whom it serves and how.
+    pub(super) fn write_config(&self, config: &DomainConfig) -> Result<(), Fault> {
+        let dir = self.settings.config_dir();
+        replace(&dir.join(NODE_MAP), config.node_map.as_bytes(), 0o644)?;
+        replace(&dir.join(CONFIG), self.daemon_settings(config)?.as_bytes(), 0o644)?;
+        self.write_hosts(config)
+    }
+
     pub(super) fn write_hosts(&self, config: &DomainConfig) -> Result<(), Fault> {
-        replace(&self.settings.hosts_file, hosts_file(&config.hosts).as_bytes(), 0o644)
+        replace(&self.settings.hosts_file(), hosts_file(&config.hosts).as_bytes(), 0o644)
     }
 
     /// The configuration with which a daemon shows this identity.
     pub(super) fn with_identity(&self, mut config: DomainConfig, identity: &Identity) -> DomainConfig {
-        config.settings.extend(identity_settings(&identity::files(&self.settings.dir), &identity.name));
+        config
+            .settings
+            .extend(identity_settings(&identity::files(&self.settings.config_dir_of_daemon()), &identity.name));
         config
     }
 
     /// Puts the identity where the daemon looks for it; none removes it.
     pub(super) fn write_identity(&self, identity: Option<&Identity>) -> Result<(), Fault> {
-        let dir = &self.settings.dir;
+        let dir = &self.settings.config_dir();
         let written = identity.map_or_else(|| identity::forget(dir), |identity| identity::write(dir, identity));
         written.map_err(|error| unwritable(&dir.join("identity"), &error))
     }
 
     /// What is known of the identity that is there.
     pub(super) fn identity_note(&self) -> Option<Note> {
-        identity::note(&self.settings.dir)
+        identity::note(&self.settings.config_dir())
     }
 
     /// Remembers the domain, so that a runner can start its daemon without an agent.
@@ -153,8 +189,16 @@ impl Files {
     }
 }
 
-/// Replaces a file as a whole: a reader sees the old or the new one.
+fn identity_of(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|data| (data.dev(), data.ino()))
+}
+
+/// Replaces a file as a whole: a reader sees the old or the new one. What is there already takes no room, so that a daemon can
+/// be started again on a disk that is full.
 fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Fault> {
+    if fs::read(path).is_ok_and(|present| present == content) {
+        return Ok(());
+    }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let temporary = path.with_file_name(name);
@@ -166,9 +210,18 @@ fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Fault> {
         .open(&temporary)
         .and_then(|mut file| file.write_all(content))
         .and_then(|()| fs::rename(&temporary, path));
-    written.map_err(|error| unwritable(path, &error))
+    written.map_err(|error| {
+        // It would take the room that is missing.
+        let _ = fs::remove_file(&temporary);
+        unwritable(path, &error)
+    })
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> Fault {
-    Fault::retryable(reason::NODE_IO, format!("{} cannot be written: {error}", path.display()))
+    let advice = match error.kind() {
+        io::ErrorKind::StorageFull => "; make room on that file system",
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => "; mount it so that it can be written",
+        _ => "",
+    };
+    Fault::retryable(reason::NODE_IO, format!("{} cannot be written: {error}{advice}", path.display()))
 }

@@ -9,13 +9,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::child::{Daemon, Record, start_time};
-use super::ctl::Ctl;
+use super::child::{Daemon, Record};
+use super::ctl::{self, Ctl};
+use super::door::Door;
+use super::enter::Join;
 use super::files::Files;
 use super::peers::{self, Peers};
 use super::service::{Order, Wish};
 use super::signal::Signal;
-use super::{Settings, Timing};
+use super::{Isolation, Settings, Timing, foreign};
+
+/// How often a log is read between two questions: what it tells is asked about before the next one is due.
+const LOG_READS: u32 = 16;
 
 /// Revision of the contract that this runner speaks.
 const CONTRACT: u32 = LINKS_CONTRACT;
@@ -24,6 +29,7 @@ const CONTRACT: u32 = LINKS_CONTRACT;
 pub(super) struct Keeper {
     settings: Settings,
     files: Files,
+    door: Door,
     config: Option<DomainConfig>,
     daemon: Option<Daemon>,
     signal: Signal,
@@ -36,6 +42,12 @@ pub(super) struct Keeper {
     peers: Peers,
     /// The one address at which the daemon listens.
     listens_at: Option<IpAddr>,
+    /// When to read the daemon's log.
+    log_at: Option<Instant>,
+    /// When to see whether the runner's folder is still there.
+    look_at: Instant,
+    /// The daemon may see a folder that is no longer the runner's.
+    astray: bool,
     answers: mpsc::Sender<(u32, Answer)>,
     heard: mpsc::Receiver<(u32, Answer)>,
 }
@@ -47,7 +59,7 @@ enum Answer {
 
 impl Keeper {
     /// A keeper that starts with the domain that was remembered.
-    pub(super) fn new(settings: Settings, files: Files) -> Self {
+    pub(super) fn new(settings: Settings, files: Files, door: Door) -> Self {
         let (answers, heard) = mpsc::channel(4);
         let config = files.remembered();
         let state = State {
@@ -64,8 +76,11 @@ impl Keeper {
         Self {
             signal: Signal::new(settings.timing.signal_window),
             start_at: config.is_some().then(Instant::now),
+            look_at: Instant::now() + settings.timing.poll_ready,
             settings,
             files,
+            door,
+            astray: false,
             config,
             daemon: None,
             state: watch::Sender::new(state),
@@ -73,6 +88,7 @@ impl Keeper {
             ask_at: None,
             peers: Peers::new(),
             listens_at: None,
+            log_at: None,
             answers,
             heard,
         }
@@ -92,13 +108,10 @@ impl Keeper {
             tokio::select! {
                 biased;
                 () = &mut until => break,
-                news = news(&mut self.daemon) => match news {
-                    News::Ended(how) => self.ended(how),
-                    News::Log => self.read_clues(),
-                },
+                how = end_of(&mut self.daemon) => self.ended(how),
                 Some(order) = orders.recv() => self.obey(order).await,
                 Some((start, answer)) = self.heard.recv() => self.hear(start, answer),
-                () = sleep_until(wake) => self.act(),
+                () = tokio::time::sleep_until(wake) => self.act().await,
             }
         }
         orders.close();
@@ -114,18 +127,19 @@ impl Keeper {
     }
 
     /// When something is to be done by itself.
-    fn wake(&self) -> Option<Instant> {
-        [self.start_at, self.signal_at(), self.ask_at, self.peers.due()].into_iter().flatten().min()
+    fn wake(&self) -> Instant {
+        let others = [self.start_at, self.signal_at(), self.ask_at, self.peers.due(), self.log_at];
+        others.into_iter().flatten().fold(self.look_at, Instant::min)
     }
 
     /// A daemon that has just begun has not set up its handlers: SIGUSR1 would end it. Once it has said anything about
     /// itself it has.
     fn signal_at(&self) -> Option<Instant> {
-        let speaks = self.daemon.as_ref().is_some_and(|daemon| daemon.clues.borrow().index.is_some());
+        let speaks = self.daemon.as_ref().is_some_and(|daemon| daemon.log.clues.index.is_some());
         if speaks { self.signal.due() } else { None }
     }
 
-    fn act(&mut self) {
+    async fn act(&mut self) {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if is_due(self.start_at) {
@@ -147,6 +161,56 @@ impl Keeper {
         if is_due(self.peers.due()) {
             self.ask_about_peers();
         }
+        if is_due(self.log_at) {
+            self.read_log();
+        }
+        if is_due(Some(self.look_at)) {
+            self.look_at = now + self.timing().poll_ready;
+            self.look().await;
+        }
+    }
+
+    /// Somebody may have removed the runner's folder under it. The daemon must not end for that: what it reads is written anew
+    /// and shown to it again.
+    async fn look(&mut self) {
+        let is_whole = self.files.are_in_place() && self.settings.socket.exists();
+        if is_whole && !self.astray {
+            return;
+        }
+        match self.restore().await {
+            Ok(()) if is_whole => {}
+            Ok(()) => tracing::warn!(
+                dir = %self.settings.dir.display(),
+                "somebody has removed the runner's folder, or something in it; it is there again"
+            ),
+            Err(why) => tracing::error!("the runner's folder is not as it should be, and this is tried again: {why}"),
+        }
+    }
+
+    async fn restore(&mut self) -> Result<(), String> {
+        let told = |fault: Fault| fault.message;
+        if !self.files.are_in_place() {
+            self.astray = self.daemon.is_some();
+            self.files.restore().map_err(told)?;
+        }
+        self.files.remember(self.config.as_ref()).map_err(told)?;
+        if let Some(config) = &self.config {
+            self.files.write_config(config).map_err(told)?;
+        }
+        self.record();
+        if self.astray
+            && let Some(daemon) = &self.daemon
+        {
+            ctl::renew(&self.settings, &daemon.id()).await?;
+            self.signal.want(Instant::now());
+        }
+        self.astray = false;
+        if !self.settings.socket.exists() {
+            self.door.open_anew(&self.settings.socket).map_err(told)?;
+        }
+        // Its keys are nowhere else; the agent sees that they are missing and brings them again.
+        self.publish_identity();
+        Ok(())
     }
 
     /// A daemon whose runner was killed is served on with: ending it would end jobs. Unless another domain was
@@ -168,6 +232,10 @@ impl Keeper {
                 self.start_at = None;
                 self.started(daemon, &config, &record.config);
                 self.read_clues();
+                // When it was signalled last is not known, and it drops a signal that comes too soon after.
+                self.signal.sent(Instant::now());
+                self.astray = matches!(self.settings.isolation, Isolation::MountNamespace(_));
+                self.look_at = Instant::now();
                 // Its runner may have been killed between two steps.
                 if let Err(fault) = self.files.write_hosts(&config) {
                     tracing::error!(reason = fault.reason, "{fault}");
@@ -184,8 +252,8 @@ impl Keeper {
     /// Keeps on disk what a next runner needs to know of the daemon. Best effort: a runner is rarely killed.
     fn record(&self) {
         let (Some(daemon), Some(config)) = (&self.daemon, self.config.clone()) else { return };
-        let Some(start_time) = start_time(daemon.pid) else { return };
-        let record = Record { pid: daemon.pid, start_time, config, index: daemon.clues.borrow().index };
+        let Join { pid, start_time } = daemon.id();
+        let record = Record { pid, start_time, config, index: daemon.log.clues.index };
         if let Err(fault) = self.files.write_record(&record) {
             tracing::warn!(reason = fault.reason, "{fault}");
         }
@@ -196,8 +264,9 @@ impl Keeper {
         let started = self.hindrance(&config).map_or_else(
             || {
                 self.files.write_daemon(&config).map_err(|fault| fault.message)?;
-                Daemon::start(&self.files.daemon(), &self.files.config())
-                    .map_err(|error| format!("{} cannot be started: {error}", self.files.daemon().display()))
+                let command = self.settings.daemon_command()?;
+                let program = command.as_std().get_program().to_owned();
+                Daemon::start(command).map_err(|error| format!("{} cannot be started: {error}", program.display()))
             },
             Err,
         );
@@ -214,7 +283,9 @@ impl Keeper {
     /// A daemon runs that serves `config`, and was started with `with`.
     fn started(&mut self, daemon: Daemon, config: &DomainConfig, with: &DomainConfig) {
         self.signal.started();
+        self.astray = false;
         self.ask_at = Some(Instant::now());
+        self.log_at = self.ask_at;
         self.peers = Peers::new();
         self.listens_at = with.listens_at(&self.settings.settings);
         let listens_at = self.listens_at.map(|at| at.to_string()).unwrap_or_default();
@@ -235,7 +306,7 @@ impl Keeper {
 
     /// What stands in the way of a start, in words; what would otherwise be a crash loop with a riddle in the log.
     fn hindrance(&self, config: &DomainConfig) -> Option<String> {
-        if let Some(what) = super::absent(&self.files.daemon(), &self.settings.driver_root) {
+        if let Some(what) = super::absent(&self.settings.programs()[0], &self.settings) {
             return Some(what);
         }
         let operator = self.settings.settings.get("BIND_INTERFACE_IP").and_then(|ip| ip.parse().ok());
@@ -243,10 +314,13 @@ impl Keeper {
         let port = self.settings.peer_port;
         match TcpListener::bind((ip, port)) {
             Ok(_) => None,
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Some(format!(
-                "port {port} of {ip} is taken by another process, perhaps the host's own nvidia-imex; stop it or set \
-                 another peer port"
-            )),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let who = match foreign::listener(ip, port) {
+                    who if who.is_empty() => "another process, perhaps the host's own nvidia-imex".into(),
+                    who => who,
+                };
+                Some(format!("port {port} of {ip} is taken by {who}; stop it or set another peer port"))
+            }
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
                 Some(format!("{ip}, at which peers would look for this node's daemon, is no address of this node"))
             }
@@ -262,7 +336,7 @@ impl Keeper {
         let domain = self.config.as_ref().map(|config| config.domain.clone()).unwrap_or_default();
         let hash = self.config.as_ref().map(DomainConfig::node_map_hash).unwrap_or_default();
         self.start_at = Some(Instant::now() + pause);
-        (self.ask_at, self.peers) = (None, Peers::new());
+        (self.ask_at, self.log_at, self.peers) = (None, None, Peers::new());
         self.publish(|state| {
             state.domain = domain;
             state.node_map_sha256 = hash;
@@ -276,17 +350,28 @@ impl Keeper {
     }
 
     fn ended(&mut self, how: String) {
-        let Some(daemon) = self.daemon.take() else { return };
-        let (lived, clues) = (daemon.started.elapsed(), daemon.clues.borrow().clone());
+        let Some(mut daemon) = self.daemon.take() else { return };
+        daemon.log.read();
+        let (lived, clues) = (daemon.started.elapsed(), &daemon.log.clues);
         if lived >= self.timing().stable {
             self.failures = 0;
         }
-        let why = if clues.session_in_use {
-            "another IMEX daemon holds this node's kernel session (NV_ERR_IN_USE); stop the host's nvidia-imex service, \
-             or whatever else runs one"
-                .to_owned()
+        let why = if let Some(why) = &clues.not_entered {
+            format!("nvidia-imex cannot be brought into the driver root {}: {why}", self.settings.driver_root.display())
+        } else if let Some(said) = &clues.not_loaded {
+            format!(
+                "nvidia-imex cannot be loaded in the driver root {}: {said}; install the driver there as a whole, or set \
+                 another driver root",
+                self.settings.driver_root.display()
+            )
+        } else if clues.session_in_use {
+            let who = match foreign::daemons(Some(daemon.pid)) {
+                who if who.is_empty() => "the host's nvidia-imex service, or whatever else runs one".into(),
+                who => who,
+            };
+            format!("another IMEX daemon holds this node's kernel session (NV_ERR_IN_USE); stop {who}")
         } else {
-            let said = clues.complaint.map_or_else(String::new, |text| format!(", saying: {text}"));
+            let said = clues.last_words.as_ref().map_or_else(String::new, |text| format!(", saying: {text:.256}"));
             format!("nvidia-imex ended by itself ({how}) after {:.1} s{said}", lived.as_secs_f64())
         };
         self.down(why);
@@ -396,7 +481,7 @@ impl Keeper {
     }
 
     async fn end_daemon(&mut self) {
-        (self.ask_at, self.peers) = (None, Peers::new());
+        (self.ask_at, self.log_at, self.peers) = (None, None, Peers::new());
         let Some(daemon) = self.daemon.take() else { return };
         tracing::info!(pid = daemon.pid, "ending nvidia-imex");
         self.publish(|state| {
@@ -412,27 +497,24 @@ impl Keeper {
         });
     }
 
-    fn ctl(&self) -> Ctl {
-        Ctl {
-            program: self.files.ctl(),
-            socket: self.settings.command_socket.clone(),
-            config: self.files.config(),
-            limit: self.timing().query_limit,
-        }
+    fn ctl(&self) -> Option<Ctl> {
+        self.daemon.as_ref().map(|daemon| Ctl { settings: self.settings.clone(), daemon: daemon.id() })
     }
 
     fn ask(&mut self) {
-        if self.daemon.is_some() {
-            let (ctl, answers, start) = (self.ctl(), self.answers.clone(), self.starts());
+        if let Some(ctl) = self.ctl() {
+            let (answers, start) = (self.answers.clone(), self.starts());
             tokio::spawn(async move { answers.send((start, Answer::State(ctl.state().await))).await });
         }
     }
 
     fn ask_about_peers(&mut self) {
-        let clues = self.daemon.as_ref().map(|daemon| daemon.clues.borrow().clone()).unwrap_or_default();
-        let Some(index) = clues.index else { return self.peers.postpone(Instant::now(), &self.settings.timing) };
+        let clues = self.daemon.as_ref().map(|daemon| daemon.log.clues.clone()).unwrap_or_default();
+        let (Some(index), Some(ctl)) = (clues.index, self.ctl()) else {
+            return self.peers.postpone(Instant::now(), &self.settings.timing);
+        };
         self.peers.ask(Instant::now(), clues.events);
-        let (ctl, answers, start) = (self.ctl(), self.answers.clone(), self.starts());
+        let (answers, start) = (self.answers.clone(), self.starts());
         tokio::spawn(async move { answers.send((start, Answer::Row(ctl.own_row(index).await))).await });
     }
 
@@ -458,7 +540,7 @@ impl Keeper {
                 let pause = self.peers.show(&mut state, row, &config, &self.settings.timing, unix_ms());
                 let news = state != before;
                 self.publish(|known| *known = state);
-                let events = self.daemon.as_ref().map_or(0, |daemon| daemon.clues.borrow().events);
+                let events = self.daemon.as_ref().map_or(0, |daemon| daemon.log.clues.events);
                 self.peers.answered(now, pause, news, events, &self.settings.timing);
             }
         }
@@ -471,6 +553,14 @@ impl Keeper {
             _ if ready => timing.poll_ready,
             Some(daemon) if daemon.started.elapsed() > timing.poll_starting * 100 => timing.poll_starting * 5,
             _ => timing.poll_starting,
+        }
+    }
+
+    fn read_log(&mut self) {
+        let pause = self.pause(self.is_ready()) / LOG_READS;
+        self.log_at = Some(Instant::now() + pause);
+        if self.daemon.as_mut().is_some_and(|daemon| daemon.log.read()) {
+            self.read_clues();
         }
     }
 
@@ -492,7 +582,14 @@ impl Keeper {
                     known.message = message;
                 });
             }
-            Err(_) if !answered => {}
+            Err(why) if !answered => {
+                let lived = self.daemon.as_ref().map(|daemon| daemon.started.elapsed()).unwrap_or_default();
+                if lived > self.timing().answer_limit {
+                    self.publish(|known| {
+                        known.message = format!("nvidia-imex has been started and has not answered yet: {why}");
+                    });
+                }
+            }
             Err(why) => self.publish(|known| {
                 known.daemon_state = DaemonState::Unavailable.to_string();
                 known.message = format!("nvidia-imex runs and does not answer: {why}");
@@ -502,11 +599,8 @@ impl Keeper {
 
     /// A line in the log often is a change of state: ask soon, but not once for every line.
     fn read_clues(&mut self) {
-        let Some(daemon) = &mut self.daemon else { return };
-        let (index, events) = {
-            let clues = daemon.clues.borrow_and_update();
-            (clues.index, clues.events)
-        };
+        let Some(daemon) = &self.daemon else { return };
+        let (index, events) = (daemon.log.clues.index, daemon.log.clues.events);
         self.peers.hear(events, &self.settings.timing);
         if self.state.borrow().daemon_index != index {
             self.publish(|state| state.daemon_index = index);
@@ -546,31 +640,9 @@ fn unix_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-enum News {
-    Ended(String),
-    /// The log has told something new.
-    Log,
-}
-
-async fn news(daemon: &mut Option<Daemon>) -> News {
-    let Some(daemon) = daemon else { return std::future::pending().await };
-    let mut clues = daemon.clues.clone();
-    let log = async {
-        // A log that has ended is silent.
-        match clues.changed().await {
-            Ok(()) => News::Log,
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        how = daemon.ended() => News::Ended(how),
-        log = log => log,
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
+async fn end_of(daemon: &mut Option<Daemon>) -> String {
+    match daemon {
+        Some(daemon) => daemon.ended().await,
         None => std::future::pending().await,
     }
 }

@@ -3,14 +3,20 @@
 mod child;
 mod ctl;
 mod door;
+pub mod enter;
 mod files;
+mod foreign;
 mod identity;
 mod keeper;
+mod launch;
+mod log;
 mod peers;
 mod service;
 mod signal;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +27,8 @@ use heddle_proto::runner::runner_server::RunnerServer;
 use tokio::sync::mpsc;
 use tonic::transport::Server;
 
+use door::Door;
+pub(crate) use files::CONFIG;
 use files::Files;
 use keeper::Keeper;
 use service::Service;
@@ -35,10 +43,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Where the driver's programs and libraries are: `/` or `/run/nvidia/driver`.
     pub driver_root: PathBuf,
-    /// The hosts file that the daemon resolves names with.
-    pub hosts_file: PathBuf,
-    /// The daemon's control socket.
-    pub command_socket: PathBuf,
+    /// What the daemon sees of the node.
+    pub isolation: Isolation,
     /// Settings of the daemon, by the keys of its configuration file.
     pub settings: BTreeMap<String, String>,
     /// The daemon's port for peers.
@@ -47,10 +53,35 @@ pub struct Settings {
     pub timing: Timing,
 }
 
+/// What the daemon sees of the node.
+#[derive(Clone, Debug)]
+pub enum Isolation {
+    /// A root of its own, put together from the driver root and from what the runner has for it.
+    MountNamespace(MountNamespace),
+    /// What the runner sees. The driver's libraries must be where its programs look for them here.
+    None {
+        /// The hosts file that the daemon resolves names with.
+        hosts_file: PathBuf,
+        /// The daemon's control socket.
+        command_socket: PathBuf,
+    },
+}
+
+/// How the daemon's own root is made.
+#[derive(Clone, Debug)]
+pub struct MountNamespace {
+    /// The command that does what [`enter::Entry::argument`] says, which becomes its last argument.
+    pub enter: Vec<OsString>,
+    /// Files and folders that the daemon sees too, where they are.
+    pub also: Vec<PathBuf>,
+    /// Whom the daemon asks for names that are not of its domain; usually nobody.
+    pub nameservers: Vec<IpAddr>,
+}
+
 /// The runner's patience. Tests have less.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// The daemon honours one SIGUSR1 in this time and drops the others.
+    /// No less than the time in which the daemon honours one SIGUSR1 and drops the others (5 s).
     pub signal_window: Duration,
     /// How long a daemon may take to end after SIGTERM.
     pub stop_limit: Duration,
@@ -60,6 +91,8 @@ pub struct Timing {
     pub backoff_max: Duration,
     /// A daemon that lived this long is not failing at its start: the pause begins anew.
     pub stable: Duration,
+    /// How long a daemon may say nothing after its start before that is told.
+    pub answer_limit: Duration,
     /// How long one question to the daemon may take.
     pub query_limit: Duration,
     /// Pause between questions while it is not READY.
@@ -79,11 +112,13 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            signal_window: Duration::from_secs(5),
+            // The daemon counts from when it comes to a signal, which is a little later than it was sent.
+            signal_window: Duration::from_secs(6),
             stop_limit: Duration::from_secs(10),
             backoff_min: Duration::from_millis(250),
             backoff_max: Duration::from_secs(15),
             stable: Duration::from_secs(60),
+            answer_limit: Duration::from_secs(5),
             query_limit: Duration::from_secs(2),
             poll_starting: Duration::from_millis(100),
             poll_ready: Duration::from_secs(2),
@@ -101,17 +136,22 @@ impl Default for Timing {
 /// # Errors
 /// Fatal: the program that is missing.
 pub fn preflight(settings: &Settings) -> Result<(), Fault> {
-    let programs = ["nvidia-imex", "nvidia-imex-ctl"].map(|program| settings.driver_root.join("usr/bin").join(program));
-    match programs.iter().find_map(|program| absent(program, &settings.driver_root)) {
+    match settings.programs().iter().find_map(|program| absent(program, settings)) {
         Some(what) => Err(Fault::fatal(reason::SETTINGS, what)),
         None => Ok(()),
     }
 }
 
 /// That a program of the driver is not there, in words.
-fn absent(program: &Path, driver_root: &Path) -> Option<String> {
-    let name = program.file_name().unwrap_or_default().display();
-    (!program.is_file()).then(|| {
+fn absent(program: &Path, settings: &Settings) -> Option<String> {
+    let (name, driver_root) = (program.file_name().unwrap_or_default().display(), &settings.driver_root);
+    let is_there = match &settings.isolation {
+        Isolation::None { .. } => program.is_file(),
+        Isolation::MountNamespace(_) => {
+            enter::is_there(driver_root, program.strip_prefix(driver_root).unwrap_or(program))
+        }
+    };
+    (!is_there).then(|| {
         format!(
             "no {name} below {}: {} does not exist; install the driver's nvidia-imex package or set the driver root",
             driver_root.display(),
@@ -131,10 +171,10 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
     for warning in settings_warnings(&settings.settings) {
         tracing::warn!(reason = reason::SETTINGS, "{warning}");
     }
-    let connections = door::open(&settings.socket)?;
+    let (door, connections) = Door::open(&settings.socket)?;
     tracing::info!(socket = %settings.socket.display(), driver_root = %settings.driver_root.display(), "IMEX runner");
     let socket = settings.socket.clone();
-    let keeper = Keeper::new(settings, files);
+    let keeper = Keeper::new(settings, files, door);
     // Orders wait for each other, and there is one agent.
     let (orders, received) = mpsc::channel(16);
     let service = Service { orders, state: keeper.state() };

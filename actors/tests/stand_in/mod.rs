@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use heddle_actors::runner::{Settings, Timing};
+use heddle_actors::runner::{Isolation, Settings, Timing};
 
 /// A daemon that does as files in its root say. It writes one line to `calls` for everything that happens to it.
 pub const DAEMON: &str = r#"#!/bin/sh
@@ -44,8 +44,7 @@ pub fn settings(root: &Path) -> Settings {
         dir: root.join("run"),
         socket: root.join("run/runner.sock"),
         driver_root: root.join("driver"),
-        hosts_file: root.join("run/hosts"),
-        command_socket: root.join("run/imex.sock"),
+        isolation: Isolation::None { hosts_file: root.join("run/hosts"), command_socket: root.join("run/imex.sock") },
         settings: BTreeMap::new(),
         peer_port: 0,
         timing: Timing {

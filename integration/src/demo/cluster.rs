@@ -67,6 +67,9 @@ impl Cluster {
             if options.cliques == 1 { "one clique".into() } else { format!("{} cliques", options.cliques) }
         ));
         let binary = Binary::own(options.launcher.clone())?;
+        if let Err(why) = binary.may_isolate() {
+            stage.say(&format!("daemons run in this machine's own root, not in one made of the driver root: {why}"));
+        }
         let folder = folder()?;
         let api = ApiServer::new(Default::default());
         let client = api.client();
@@ -347,9 +350,15 @@ pub(crate) fn environment(node: &Node) -> Vec<(&'static str, OsString)> {
 
 pub(crate) fn runner_command(node: &Node) -> Vec<OsString> {
     let paths = &node.paths;
+    let hosts = paths.os().join("etc/hosts");
+    // A link into the daemon's own root.
+    let isolation: [OsString; 4] = match hosts.is_symlink() {
+        true => ["--isolation".into(), "mount-namespace".into(), "--daemon-sees".into(), paths.os().into()],
+        false => ["--isolation".into(), "none".into(), "--hosts-file".into(), hosts.into()],
+    };
     words(["imex-runner", "--dir"])
         .chain([paths.imex().into(), "--driver-root".into(), paths.driver_root().into()])
-        .chain(["--hosts-file".into(), paths.os().join("etc/hosts").into()])
+        .chain(isolation)
         .chain(["--socket".into(), paths.runner_socket().into()])
         .collect()
 }

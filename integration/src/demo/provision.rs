@@ -12,6 +12,7 @@ use heddle_fake_nvml::Scenario;
 use serde_json::json;
 use uuid::Uuid;
 
+use crate::driver_root;
 use crate::node::NodePaths;
 
 /// containerd with NVIDIA's runtime beside its own, and CDI on, as it is by default since 2.0.
@@ -68,6 +69,17 @@ impl Binary {
         Ok(Self { launcher, path, nvml })
     }
 
+    /// Whether a daemon can be given a root of its own here, or else why not.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn may_isolate(&self) -> Result<(), String> {
+        match self.launcher.is_empty() {
+            true => driver_root::may_isolate(&self.path),
+            false => Err("this binary is started by a launcher".into()),
+        }
+    }
+
     /// The command line for one of its subcommands.
     pub fn command(&self, arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         let launcher = self.launcher.iter().map(OsString::from);
@@ -95,8 +107,6 @@ pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow:
         os.join("run"),
         os.join("proc/driver/nvidia/capabilities"),
         os.join("proc/sys/kernel/random"),
-        paths.driver_root().join("usr/bin"),
-        paths.driver_root().join("usr/lib64"),
     ] {
         std::fs::create_dir_all(&folder).with_context(|| format!("{} could not be made", folder.display()))?;
     }
@@ -119,7 +129,6 @@ pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow:
         os.join("proc/sys/kernel/random/boot_id"),
         format!("{}\n", Uuid::from_u128(fastrand::u128(..)).hyphenated()),
     )?;
-    write(os.join("etc/hosts"), "127.0.0.1 localhost\n".into())?;
     write(os.join("proc/driver/nvidia/capabilities/fabric-imex-mgmt"), CAPABILITY.into())?;
     let cdi = [paths.cdi_static(), paths.cdi()].map(|folder| folder.display().to_string());
     write(os.join("etc/containerd/config.toml"), CONTAINERD.replace("CDI_DIRS", &format!("{cdi:?}")))?;
@@ -128,13 +137,33 @@ pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow:
 
     let scenario = Scenario::gb200(&node.name, gpus, Some((&node.clique.cluster.to_string(), node.clique.id)));
     write(paths.nvml_scenario(), serde_json::to_string_pretty(&scenario)?)?;
+    place_driver(node, binary).context("the driver root could not be made")?;
     symlink(&binary.nvml, paths.driver_root().join("usr/lib64/libnvidia-ml.so.1"))?;
     let uuids: Vec<_> = scenario.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
     write(paths.cdi_static().join("nvidia.json"), toolkit_spec(&uuids).to_string())?;
-    for tool in ["nvidia-imex", "nvidia-imex-ctl"] {
-        place_tool(binary, tool, &paths.driver_root().join("usr/bin").join(tool))?;
-    }
     Ok(())
+}
+
+/// The driver root with the fake tools. Where a daemon can have a root of its own, it has a system of its own.
+fn place_driver(node: &Node, binary: &Binary) -> anyhow::Result<()> {
+    let (root, os) = (node.paths.driver_root(), node.paths.os());
+    if binary.may_isolate().is_err() {
+        for folder in ["usr/bin", "usr/lib64"] {
+            std::fs::create_dir_all(root.join(folder))?;
+        }
+        for tool in ["nvidia-imex", "nvidia-imex-ctl"] {
+            place_tool(binary, tool, &root.join("usr/bin").join(tool))?;
+        }
+        return Ok(std::fs::write(os.join("etc/hosts"), "127.0.0.1 localhost\n")?);
+    }
+    let first = node.paths.root.with_file_name("driver-root");
+    if !first.exists() {
+        driver_root::make(&binary.path, &first)?;
+    }
+    driver_root::share(&first, &root)?;
+    // What its hardware takes for `/` has the daemon's own names and state, which are the runner's.
+    symlink("/etc/hosts", os.join("etc/hosts"))?;
+    Ok(symlink("/run/nvidia-imex", os.join("run/nvidia-imex"))?)
 }
 
 /// Puts a fake tool into the driver root: this binary under another name, or a script that starts it through the

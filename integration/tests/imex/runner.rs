@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use heddle_actors::identity::{Authority, new_key, request};
-use heddle_actors::runner::{self, Settings, Timing};
+use heddle_actors::runner::{self, Isolation, Settings, Timing};
 use heddle_core::identity::identity_name;
 use heddle_integration::imex::os::OS_ENV;
 use heddle_proto::runner::runner_client::RunnerClient;
@@ -63,13 +63,12 @@ impl Member {
     pub async fn start(rack: &Rack, index: u8) -> Self {
         let node = rack.node(index);
         install(&node);
-        std::os::unix::fs::symlink("runner/config.cfg", node.config()).unwrap();
+        std::os::unix::fs::symlink("runner/daemon/config.cfg", node.config()).unwrap();
         let settings = Settings {
             dir: node.os.join("runner"),
             socket: node.os.join("runner/runner.sock"),
             driver_root: node.os.join("driver"),
-            hosts_file: node.os.join("etc/hosts"),
-            command_socket: node.socket().into(),
+            isolation: Isolation::None { hosts_file: node.os.join("etc/hosts"), command_socket: node.socket().into() },
             settings: BTreeMap::new(),
             peer_port: node.port,
             timing: Timing {

@@ -429,8 +429,10 @@ fn runner_settings(os: &Path, port: u16, operator: &BTreeMap<String, String>) ->
         dir: os.join("runner"),
         socket: os.join("runner/runner.sock"),
         driver_root: os.join("driver"),
-        hosts_file: os.join("etc/hosts"),
-        command_socket: os.join("run/imex.sock"),
+        isolation: runner::Isolation::None {
+            hosts_file: os.join("etc/hosts"),
+            command_socket: os.join("run/imex.sock"),
+        },
         settings: operator.clone(),
         peer_port: port,
         timing: Timing {

@@ -30,7 +30,7 @@ fn dcgm_308_a_clique_comes_up_without_any_compute_domain_and_rests_without_a_wri
             }
         }
         // The command port is not open to the network; everything is asked on the node's own socket (upstream 538).
-        let config = std::fs::read_to_string(field.node("n1").os.join("runner/config.cfg")).unwrap();
+        let config = std::fs::read_to_string(field.node("n1").os.join("runner/daemon/config.cfg")).unwrap();
         assert!(config.contains("\nIMEX_CMD_PORT=\n"), "{config}");
     });
 }

@@ -1,0 +1,102 @@
+//! Who else is there, as far as the runner's container sees other processes.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Most processes that a message names.
+const MOST: usize = 8;
+
+/// Daemons that no runner has started, in words; empty if none is seen.
+pub(super) fn daemons(own: Option<u32>) -> String {
+    let others: Vec<_> = processes()
+        .filter(|pid| Some(*pid) != own)
+        .filter(|pid| name(*pid).as_deref() == Some("nvidia-imex") && !is_of_a_runner(*pid))
+        .map(shown)
+        .take(MOST)
+        .collect();
+    others.join(", ")
+}
+
+/// The process that listens on a port, in words; empty if it is not seen.
+pub(super) fn listener(address: IpAddr, port: u16) -> String {
+    let Some(inode) = socket(address, port) else { return String::new() };
+    let link = PathBuf::from(format!("socket:[{inode}]"));
+    let has_it = |pid: &u32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).ok();
+        files.is_some_and(|files| files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|at| at == link)))
+    };
+    processes().find(has_it).map(shown).unwrap_or_default()
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn arguments(pid: u32) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+fn name(pid: u32) -> Option<String> {
+    arguments(pid).first()?.rsplit('/').next().map(str::to_owned)
+}
+
+fn is_of_a_runner(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
+    parent.is_some_and(|parent| arguments(parent).iter().any(|argument| argument == "imex-runner"))
+}
+
+fn shown(pid: u32) -> String {
+    let command: String = arguments(pid).join(" ").chars().filter(|c| !c.is_control()).take(120).collect();
+    format!("pid {pid} ({command})")
+}
+
+/// The inode of the socket that listens on a port of this address, or of all.
+fn socket(address: IpAddr, port: u16) -> Option<u64> {
+    let own = hex(address);
+    ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter().find_map(|table| {
+        let text = fs::read_to_string(table).ok()?;
+        text.lines().find_map(|line| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let (host, at) = words.get(1)?.split_once(':')?;
+            // 0A is LISTEN.
+            let listens = *words.get(3)? == "0A" && u16::from_str_radix(at, 16).ok()? == port;
+            let fits = host == own || host.bytes().all(|digit| digit == b'0');
+            if listens && fits { words.get(9)?.parse().ok() } else { None }
+        })
+    })
+}
+
+/// An address as the kernel's tables have it: words of four bytes in the machine's own order.
+fn hex(address: IpAddr) -> String {
+    let bytes = match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let word = |word: &[u8]| word.try_into().map(u32::from_ne_bytes).unwrap_or_default();
+    bytes.chunks(4).map(|chunk| format!("{:08X}", word(chunk))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn who_listens_is_found() {
+        for address in ["127.0.0.1", "0.0.0.0"] {
+            let socket = TcpListener::bind((address, 0)).unwrap();
+            let port = socket.local_addr().unwrap().port();
+            let own = format!("pid {} (", std::process::id());
+            let found = listener("127.0.0.1".parse().unwrap(), port);
+            assert!(found.starts_with(&own), "{found}");
+            drop(socket);
+            assert_eq!(listener("127.0.0.1".parse().unwrap(), port), "");
+        }
+    }
+}
