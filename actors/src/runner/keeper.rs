@@ -379,6 +379,10 @@ impl Keeper {
 
     async fn obey(&mut self, order: Order) {
         let Order { wish, no_claims_prepared, done } = order;
+        // That no claim is prepared was the word of somebody who has gone: another may have granted one since.
+        if done.is_closed() {
+            return tracing::info!("an order is dropped, its agent has gone");
+        }
         let result = match wish {
             Wish::Serve(config, identity) => self.apply(config, identity, no_claims_prepared).await,
             Wish::Renew(domain, identity) => self.renew(&domain, &identity),

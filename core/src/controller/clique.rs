@@ -10,6 +10,7 @@ use crate::clique::CliqueId;
 use crate::condition::cut;
 use crate::fault::Fault;
 use crate::imex::{exclusive_domain_name, shared_domain_name};
+use crate::invariants::{Report, World};
 use crate::names;
 use crate::protocol::{self, mark, name};
 
@@ -144,13 +145,14 @@ impl Clique<'_> {
         };
         let wanted = self.membership(domain_name, &domain.spec, candidates);
         plan.problems.extend(wanted.problems);
-        let nodes = self.view.nodes_of(domain);
+        let nodes = self.nodes_of(domain);
         if self.disused(domain, &wanted.members, &nodes) {
-            plan.writes.push(Write::DeleteDomain(Box::new(domain.clone())));
+            let nodes = nodes.iter().map(|node| name(node).to_string()).collect();
+            plan.writes.push(Write::DeleteDomain { domain: Box::new(domain.clone()), nodes });
             return;
         }
         let suspects = suspects(domain, &nodes);
-        if !suspects.is_empty() {
+        if !suspects.is_empty() || !sound(domain) {
             plan.writes.push(Write::Examine { domain: domain_name.into(), nodes: suspects });
         }
         let members = (wanted.members != domain.spec.members).then_some(wanted.members);
@@ -167,6 +169,18 @@ impl Clique<'_> {
 
     fn membership(&self, domain: &str, spec: &IMEXDomainSpec, candidates: &BTreeMap<String, Candidate>) -> Membership {
         membership(domain, &spec.members, spec.max_members, candidates, self.view.driver_match)
+    }
+
+    /// The nodes that may be in the domain, or yet come. To an exclusive one any of the clique may: that a node has been
+    /// told so may not be known here yet.
+    fn nodes_of(&self, domain: &IMEXDomain) -> Vec<IMEXNode> {
+        let mut nodes = self.view.nodes_of(domain);
+        if domain.spec.kind == DomainKind::Exclusive {
+            let known: BTreeSet<String> = nodes.iter().map(|node| name(node).to_string()).collect();
+            let others = self.view.nodes_of_clique(self.key).into_iter().filter(|node| !known.contains(*node));
+            nodes.extend(others.filter_map(|node| self.view.imex_node(node).cloned()));
+        }
+        nodes
     }
 
     /// A domain whose name IMEXNodes still know is one that was lost: its channel map is restored before it gets
@@ -196,11 +210,7 @@ impl Clique<'_> {
     /// Nobody is or will be in it, and no number of it is in use.
     fn disused(&self, domain: &IMEXDomain, members: &BTreeMap<String, Member>, nodes: &[IMEXNode]) -> bool {
         let owner_lives = domain.spec.compute_domain.as_ref().is_some_and(|owner| self.view.cd(&owner.uid).is_some());
-        let empty = domain.status.as_ref().is_none_or(|status| status.channels.is_empty());
-        let unused = nodes.iter().all(|node| {
-            node.spec.domain.as_deref() != Some(name(domain)) && entered(node, name(domain)).next().is_none()
-        });
-        !owner_lives && empty && unused && members.is_empty() && domain.spec.members.is_empty()
+        !owner_lives && members.is_empty() && domain.spec.members.is_empty() && placement::vacant(domain, nodes)
     }
 
     fn domain_write(
@@ -238,6 +248,9 @@ impl Clique<'_> {
             let newest = drained.map(|entry| entry.epoch).max().unwrap_or_default();
             let unmarked = write.nodes.iter().filter(|node| mark(node, name(domain)) < newest);
             write.reread = unmarked.map(|node| name(node).to_string()).collect();
+            // A member that the view does not have may have come just now.
+            let members = domain.spec.members.keys();
+            write.reread.extend(members.filter(|node| self.view.imex_node(node).is_none()).cloned());
         }
         write
     }
@@ -310,6 +323,12 @@ fn written_node(write: &Write) -> Option<&str> {
         Write::Announce { node, .. } | Write::Move { node, .. } | Write::Fence { node, .. } => Some(name(&**node)),
         _ => None,
     }
+}
+
+/// The domain's channel map does not contradict itself.
+fn sound(domain: &IMEXDomain) -> bool {
+    let domains = BTreeMap::from([(name(domain).to_string(), domain.clone())]);
+    Report::of(&World { domains, ..World::default() }).holds()
 }
 
 /// The nodes that contradict the domain's channel map: they have entered what it does not say, or know of a later one.

@@ -49,7 +49,7 @@ fn apply(view: &mut View, write: Write) -> &'static str {
             view.put_domain(*domain);
             "create"
         }
-        Write::DeleteDomain(domain) => {
+        Write::DeleteDomain { domain, .. } => {
             view.drop_domain(name(&*domain));
             "delete"
         }
@@ -384,4 +384,81 @@ fn a_node_whose_daemon_becomes_the_hosts_goes_home() {
     settle(&mut view);
     assert_eq!(serves(&view, "n1"), home());
     assert!(!view.domain(&home()).unwrap().spec.members["n1"].away);
+}
+
+#[test]
+fn a_move_that_was_not_seen_keeps_an_exclusive_domain() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    settle(&mut view);
+    let stale = view.imex_node("n1").unwrap().clone();
+    view.put_cd(sample_cd("red", IsolationMode::Domain));
+    view.put_claim(claim("red", "n1"));
+    settle(&mut view);
+    let moved = view.imex_node("n1").unwrap().clone();
+    let exclusive = exclusive_domain_name(&sample_clique(), &uid("red"));
+    assert_eq!(serves(&view, "n1"), exclusive);
+
+    // Another controller has not seen the node's last writes. The ComputeDomain goes, its channel is drained.
+    view.put_imex_node(stale);
+    view.drop_cd(&uid("red"));
+    let mut domain = with_channel(view.domain(&exclusive).unwrap().clone(), &uid("red"), 1);
+    domain.status = crate::protocol::drain(&domain, &[uid("red")].into());
+    domain.spec.members.clear();
+    view.put_domain(domain);
+    let find = |view: &View| {
+        let free = writes(view).into_iter().find(|write| matches!(write, Write::Domain(write) if write.free));
+        let Some(Write::Domain(free)) = free else { panic!("it would be freed") };
+        *free
+    };
+    let free = find(&view);
+    assert!(free.reread.contains("n1"), "{:?}", free.reread);
+    let channels = |node: &IMEXNode| {
+        let status = free.status(&free.domain, &Default::default(), std::slice::from_ref(node)).unwrap();
+        status.channels.len()
+    };
+    assert_eq!(channels(&moved), 1, "it serves the domain, and may enter by what it knows");
+    let mut told = view.imex_node("n1").unwrap().clone();
+    assert_eq!(channels(&told), 0);
+    told.spec.next = Some(exclusive.clone());
+    assert_eq!(channels(&told), 1, "its move may be on its way");
+
+    let mut empty = view.domain(&exclusive).unwrap().clone();
+    empty.status = None;
+    view.put_domain(empty);
+    let delete = writes(&view).into_iter().find(|write| matches!(write, Write::DeleteDomain { .. }));
+    let Some(Write::DeleteDomain { domain, nodes }) = delete else { panic!("it would be deleted") };
+    assert_eq!(nodes, ["n1".to_string()].into());
+    assert!(!placement::vacant(&domain, &[moved]) && !placement::vacant(&domain, &[told]));
+}
+
+#[test]
+fn a_member_that_was_not_seen_is_asked_for_before_a_channel_is_freed() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    settle(&mut view);
+    let mut domain = with_channel(view.domain(&home()).unwrap().clone(), &uid("green"), 1);
+    domain.status = crate::protocol::drain(&domain, &[uid("green")].into());
+    view.put_domain(domain);
+    let fence = writes(&view).into_iter().find(|write| matches!(write, Write::Fence { .. })).unwrap();
+    apply(&mut view, fence);
+    let mut domain = view.domain(&home()).unwrap().clone();
+    domain.spec.members.insert("new".into(), crate::api::Member { index: 1, ..Default::default() });
+    view.put_domain(domain);
+    let free = writes(&view).into_iter().find(|write| matches!(write, Write::Domain(write) if write.free));
+    let Some(Write::Domain(free)) = free else { panic!("it would be freed") };
+    assert_eq!(free.reread, ["new".to_string()].into());
+}
+
+#[test]
+fn a_map_that_is_wrong_in_itself_is_examined() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    settle(&mut view);
+    let examines = |view: &View| writes(view).iter().any(|write| matches!(write, Write::Examine { .. }));
+    let domain = with_channel(view.domain(&home()).unwrap().clone(), &uid("green"), 1);
+    view.put_domain(domain.clone());
+    assert!(!examines(&view));
+    view.put_domain(with_channel(domain, &uid("blue"), 1));
+    assert!(examines(&view), "two ComputeDomains have one number");
 }

@@ -12,8 +12,14 @@
 //!
 //! In the last row the move home may be on its way already, so its `away` may only be set again if the node lists a
 //! channel: then its resourceVersion has changed since, and that move fails. [`crate::protocol::free`] relies on it.
+//!
+//! Towards an exclusive domain the node's own object says beforehand, in `spec.next`, that a move may be on its way, and
+//! the move rests on a copy that says so. Membership cannot tell: it goes when the node is not wanted there any more,
+//! and whoever takes it away may not have seen that the node has been moved. So whoever frees a channel of an exclusive
+//! domain, or deletes it, looks at the nodes themselves; once `spec.next` is another, no earlier move can arrive.
 
-use crate::api::{EpochMark, IMEXDomain, IMEXNode, IMEXNodeSpec, Member};
+use crate::api::{DomainKind, EpochMark, IMEXDomain, IMEXNode, IMEXNodeSpec, Member};
+use crate::imex::is_exclusive;
 use crate::protocol::{mark, name};
 
 /// Whether home should not expect this member now. `current` is its entry there, `wanted` the name of the exclusive
@@ -34,13 +40,14 @@ pub fn away(node: &IMEXNode, home: &str, current: Option<&Member>, wanted: Optio
 pub fn next_move<'a>(node: &IMEXNode, home: &'a IMEXDomain, wanted: Option<&'a IMEXDomain>) -> Option<&'a IMEXDomain> {
     if node.spec.domain.as_deref() == Some(name(home)) {
         let expected = home.spec.members.get(name(node)).is_none_or(|member| !member.away);
-        return wanted.filter(|wanted| !expected && move_in(node, wanted).is_some());
+        return wanted.filter(|wanted| !expected && may_move(node, wanted));
     }
-    move_in(node, home).is_some().then_some(home)
+    may_move(node, home).then_some(home)
 }
 
 /// What a node is told of the domain that it is about to serve. Its daemon must meet its peers from the first moment, so
 /// where daemons show certificates of their domain the node gets one before its move, while it still serves where it is.
+/// Before it moves to an exclusive domain it is told in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
     /// Nothing is to be told, and a move may be made.
@@ -55,27 +62,35 @@ pub enum Notice<'a> {
 /// certificate where it is going.
 pub fn notice<'a>(node: &IMEXNode, target: Option<&'a str>, certificates: bool) -> Notice<'a> {
     let told = node.spec.next.as_deref();
-    let Some(target) = target.filter(|_| certificates && node.spec.domain.is_some()) else {
+    let Some(target) = target.filter(|target| node.spec.domain.is_some() && (certificates || is_exclusive(target)))
+    else {
         // A move takes it away itself.
         return if told.is_some() && target.is_none() { Notice::Tell(None) } else { Notice::None };
     };
-    if node.status.as_ref().is_some_and(|status| status.certificates.contains_key(target)) {
-        Notice::None
-    } else if told == Some(target) {
-        Notice::Wait
-    } else {
-        Notice::Tell(Some(target))
+    let holds = node.status.as_ref().is_some_and(|status| status.certificates.contains_key(target));
+    match (told == Some(target), holds || !certificates) {
+        (true, true) => Notice::None,
+        (true, false) => Notice::Wait,
+        (false, true) if !is_exclusive(target) => Notice::None,
+        (false, _) => Notice::Tell(Some(target)),
     }
 }
 
+/// The domain expects the node, which is elsewhere and lists no channel of another domain.
+fn may_move(node: &IMEXNode, domain: &IMEXDomain) -> bool {
+    let target = name(domain);
+    let expected = domain.spec.members.get(name(node)).is_some_and(|member| !member.away);
+    expected && node.spec.domain.as_deref() != Some(target) && !uses_other_than(node, target)
+}
+
 /// The spec that moves the node into the domain; `None` if it must not move now: it is there, it lists a channel of
-/// another domain, or the domain does not expect it.
+/// another domain, the domain does not expect it, or is exclusive and the node has not been told.
 ///
 /// Guard of the write: the resourceVersion of `node`, with `domain` read after it.
 pub fn move_in(node: &IMEXNode, domain: &IMEXDomain) -> Option<IMEXNodeSpec> {
     let target = name(domain);
-    let expected = domain.spec.members.get(name(node)).is_some_and(|member| !member.away);
-    if !expected || node.spec.domain.as_deref() == Some(target) || uses_other_than(node, target) {
+    let told = domain.spec.kind == DomainKind::Shared || node.spec.next.as_deref() == Some(target);
+    if !told || !may_move(node, domain) {
         return None;
     }
     let epoch = domain.status.as_ref().map_or(0, |status| status.epoch).max(mark(node, target));
@@ -85,6 +100,21 @@ pub fn move_in(node: &IMEXNode, domain: &IMEXDomain) -> Option<IMEXNodeSpec> {
         fence: Some(EpochMark { domain: target.into(), epoch }),
         refused: node.spec.refused.clone(),
     })
+}
+
+/// Nobody is in the domain or can still come, and no number of it is in use.
+///
+/// `nodes` are all that may, read after `domain`, whose resourceVersion guards its deletion.
+pub fn vacant(domain: &IMEXDomain, nodes: &[IMEXNode]) -> bool {
+    let target = Some(name(domain));
+    let empty = domain.status.as_ref().is_none_or(|status| status.channels.is_empty());
+    empty
+        && nodes.iter().all(|node| {
+            let listed = node.status.iter().flat_map(|status| status.channels.values());
+            node.spec.domain.as_deref() != target
+                && node.spec.next.as_deref() != target
+                && listed.map(|entry| entry.domain.as_str()).all(|domain| Some(domain) != target)
+        })
 }
 
 /// The node lists a channel of a domain other than this one.
@@ -115,6 +145,8 @@ mod tests {
         assert_eq!(next_move(&node, &at_home(false), Some(&red)), None);
         assert!(away(&node, "home", Some(&member(&at_home(false))), Some("x")));
         assert_eq!(next_move(&node, &at_home(true), Some(&red)).map(name), Some("x"));
+        assert_eq!(move_in(&node, &red), None, "it has not been told");
+        node.spec.next = Some("x".into());
         node.spec = move_in(&node, &red).unwrap();
         assert_eq!(node.spec.fence, Some(EpochMark { domain: "x".into(), epoch: 0 }));
         assert!(away(&node, "home", Some(&member(&at_home(true))), Some("x")));
@@ -162,20 +194,47 @@ mod tests {
 
     #[test]
     fn a_node_gets_its_certificate_before_its_move() {
-        let mut node = member_of("n1", "home");
-        assert_eq!(notice(&node, Some("x"), false), Notice::None, "nobody asks for certificates");
-        assert_eq!(notice(&node, Some("x"), true), Notice::Tell(Some("x")));
-        node.spec.next = Some("x".into());
-        assert_eq!(notice(&node, Some("x"), true), Notice::Wait);
+        let mut node = member_of("n1", "x");
+        assert_eq!(notice(&node, Some("home"), false), Notice::None, "nobody asks for certificates");
+        assert_eq!(notice(&node, Some("home"), true), Notice::Tell(Some("home")));
+        node.spec.next = Some("home".into());
+        assert_eq!(notice(&node, Some("home"), true), Notice::Wait);
         assert_eq!(notice(&node, Some("y"), true), Notice::Tell(Some("y")), "it is to go elsewhere");
         assert_eq!(notice(&node, None, true), Notice::Tell(None), "it stays");
         assert_eq!(notice(&node, None, false), Notice::Tell(None));
-        assert_eq!(notice(&node, Some("x"), false), Notice::None, "the setting has been changed");
+        assert_eq!(notice(&node, Some("home"), false), Notice::None, "the setting has been changed");
         let until = "2026-12-01T00:00:00Z".to_owned();
-        node.status.get_or_insert_default().certificates = [("x".to_owned(), until)].into();
-        assert_eq!(notice(&node, Some("x"), true), Notice::None);
+        node.status.get_or_insert_default().certificates = [("home".to_owned(), until)].into();
+        assert_eq!(notice(&node, Some("home"), true), Notice::None);
+        node.spec.next = None;
+        assert_eq!(notice(&node, Some("home"), true), Notice::None, "it has one of before");
         let new = IMEXNode::new("n1", IMEXNodeSpec::default());
         assert_eq!(notice(&new, Some("home"), true), Notice::None, "it serves nobody yet");
+    }
+
+    #[test]
+    fn a_node_is_told_before_it_moves_to_an_exclusive_domain_in_any_case() {
+        let mut node = member_of("n1", "home");
+        let until = "2026-12-01T00:00:00Z".to_owned();
+        node.status.get_or_insert_default().certificates = [("exclusive-1".to_owned(), until)].into();
+        for certificates in [false, true] {
+            node.spec.next = None;
+            assert_eq!(notice(&node, Some("exclusive-1"), certificates), Notice::Tell(Some("exclusive-1")));
+            node.spec.next = Some("exclusive-1".into());
+            assert_eq!(notice(&node, Some("exclusive-1"), certificates), Notice::None);
+        }
+    }
+
+    #[test]
+    fn a_domain_to_which_a_node_may_still_come_is_not_vacant() {
+        let red = exclusive("x", "red");
+        let mut told = member_of("n2", "home");
+        assert!(vacant(&red, &[member_of("n1", "home"), told.clone()]));
+        told.spec.next = Some("x".into());
+        assert!(!vacant(&red, &[told]));
+        assert!(!vacant(&red, &[member_of("n1", "x")]));
+        assert!(!vacant(&red, &[listing("x", "red", 1)]));
+        assert!(!vacant(&with_channel(red, "red", 1), &[]));
     }
 
     #[test]

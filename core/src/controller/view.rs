@@ -522,7 +522,7 @@ fn clique_of(node: &IMEXNode) -> Option<&str> {
 fn domains_of(node: &IMEXNode) -> impl Iterator<Item = &str> {
     let listed = node.status.iter().flat_map(|status| status.channels.values().map(|entry| entry.domain.as_str()));
     let served = node.status.iter().filter_map(|status| status.daemon.domain.as_deref());
-    node.spec.domain.as_deref().into_iter().chain(listed).chain(served)
+    node.spec.domain.as_deref().into_iter().chain(node.spec.next.as_deref()).chain(listed).chain(served)
 }
 
 fn cds_of(node: &IMEXNode) -> impl Iterator<Item = &str> {

@@ -44,7 +44,12 @@ pub enum Write {
     /// Create the IMEXDomain.
     CreateDomain(Box<IMEXDomain>),
     /// Delete the IMEXDomain, which nobody uses.
-    DeleteDomain(Box<IMEXDomain>),
+    DeleteDomain {
+        /// The domain.
+        domain: Box<IMEXDomain>,
+        /// Names of the nodes that are read anew before, see [`super::placement::vacant`].
+        nodes: BTreeSet<String>,
+    },
     /// Write the IMEXDomain.
     Domain(Box<DomainWrite>),
     /// Tell the node which domain it is about to serve, or that it stays.
@@ -102,7 +107,7 @@ pub struct DomainWrite {
     pub free: bool,
     /// The nodes for that decision.
     pub nodes: Vec<IMEXNode>,
-    /// Those of them that must be read anew for it.
+    /// Names of those that must be read anew for it, whether they are among `nodes` or not.
     pub reread: BTreeSet<String>,
     /// New health.
     pub health: Option<DomainHealth>,
@@ -115,7 +120,7 @@ impl DomainWrite {
     }
 
     /// The new status of `domain`, which is the copy that this was decided on, but for its members. `gone` are those of
-    /// `drain_if_gone` that the API has no more, `nodes` the nodes with those of `reread` as they are now. `None` if
+    /// `drain_if_gone` that the API has no more, `nodes` the nodes, and those of `reread` as they are now. `None` if
     /// nothing is left to change.
     pub fn status(&self, domain: &IMEXDomain, gone: &BTreeSet<String>, nodes: &[IMEXNode]) -> Option<IMEXDomainStatus> {
         let mut domain = domain.clone();

@@ -54,8 +54,8 @@ pub(super) enum Obstacle {
     Listed,
     /// It serves the domain and may still decide by a view from before the drain.
     NoMark,
-    /// It is a member that others expect but is not in the domain yet: the write that moves it in may be under way
-    /// with a fence from before the drain.
+    /// It has been told that it is about to serve the domain, or is a member that others expect, but is not in the
+    /// domain yet: the write that moves it in may be under way with a fence from before the drain.
     Moving,
 }
 
@@ -71,7 +71,8 @@ pub(super) fn obstacle(domain: &IMEXDomain, node: &IMEXNode, cd_uid: &str, drain
         return Some(Obstacle::NoMark);
     }
     let expected = domain.spec.members.get(name(node)).is_some_and(|member| !member.away);
-    expected.then_some(Obstacle::Moving)
+    let told = node.spec.next.as_deref() == Some(domain_name);
+    (expected || told).then_some(Obstacle::Moving)
 }
 
 #[cfg(test)]
@@ -127,5 +128,10 @@ mod tests {
         assert_eq!(free(&domain, &node), None);
         assert!(fences(&domain, &node).is_empty(), "a fence of another domain would take the node's own away");
         assert!(free(&domain, &[]).is_some(), "a member without an IMEXNode cannot enter");
+        domain.spec.members.clear();
+        assert!(free(&domain, &node).is_some());
+        let mut told = node;
+        told[0].spec.next = Some("d".into());
+        assert_eq!(free(&domain, &told), None, "its move may be under way, whatever has become of its membership");
     }
 }

@@ -118,11 +118,12 @@ impl Controller {
                 let name = domain.metadata.name.clone()?;
                 Some(Sent { kind: Change::DomainCreate(domain), name, version: None })
             }
-            Write::DeleteDomain(domain) => Some(Sent {
-                kind: Change::DomainDelete,
-                name: domain.metadata.name.clone()?,
-                version: version(&*domain),
-            }),
+            Write::DeleteDomain { domain, nodes } => {
+                let nodes: Vec<_> = nodes.iter().filter_map(|node| store.nodes.get(node).cloned()).collect();
+                placement::vacant(&domain, &nodes).then_some(())?;
+                let name = domain.metadata.name.clone()?;
+                Some(Sent { kind: Change::DomainDelete, name, version: version(&*domain) })
+            }
             Write::Fence { node, mark } => {
                 let mut spec = node.spec.clone();
                 spec.fence = Some(mark);
@@ -155,11 +156,9 @@ impl Controller {
                 if let Some(members) = write.members {
                     return Some(Sent { kind: Change::DomainMembers(members), name, version: guard });
                 }
-                let reread = |node: &IMEXNode| {
-                    let name = node.metadata.name.as_ref().unwrap();
-                    if write.reread.contains(name) { store.nodes.get(name).cloned() } else { Some(node.clone()) }
-                };
-                let mut nodes: Vec<_> = write.nodes.iter().filter_map(reread).collect();
+                let reread = write.reread.iter().filter_map(|node| store.nodes.get(node));
+                let known = write.nodes.iter().filter(|n| !write.reread.contains(n.metadata.name.as_ref().unwrap()));
+                let mut nodes: Vec<IMEXNode> = known.chain(reread).cloned().collect();
                 let mut domain = write.domain.clone();
                 if bug == Bug::FreeWithoutFence {
                     let mark = EpochMark { domain: name.clone(), epoch: u64::MAX };

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_core::api::{ComputeDomainRef, IMEXDomain, IMEXNode};
-use heddle_core::controller::DomainWrite;
+use heddle_core::controller::{DomainWrite, placement};
 use heddle_core::invariants::{Report, World};
 use heddle_core::protocol;
 use kube::ResourceExt;
@@ -17,8 +17,11 @@ impl Effects {
         self.settle(&api, name, Some(name.into()), answer).await
     }
 
-    pub(super) async fn delete_domain(&self, domain: &IMEXDomain) -> Done {
+    pub(super) async fn delete_domain(&self, domain: &IMEXDomain, nodes: &BTreeSet<String>) -> Done {
         let name = name_of(domain);
+        if !placement::vacant(domain, &self.read(nodes).await?) {
+            return Ok(());
+        }
         let preconditions = Preconditions { uid: domain.uid(), resource_version: domain.resource_version() };
         let params = DeleteParams { preconditions: Some(preconditions), ..Default::default() };
         match self.domains().delete(name, &params).await {
@@ -71,13 +74,17 @@ impl Effects {
     }
 
     async fn nodes(&self, write: &DomainWrite) -> kube::Result<Vec<IMEXNode>> {
-        let mut nodes = Vec::with_capacity(write.nodes.len());
-        for node in &write.nodes {
-            if write.reread.contains(name_of(node)) {
-                nodes.extend(self.imex_nodes().get_opt(name_of(node)).await?);
-            } else {
-                nodes.push(node.clone());
-            }
+        let known = write.nodes.iter().filter(|node| !write.reread.contains(name_of(*node))).cloned();
+        let mut nodes: Vec<_> = known.collect();
+        nodes.extend(self.read(&write.reread).await?);
+        Ok(nodes)
+    }
+
+    /// The nodes of these names that exist, as they are now.
+    async fn read(&self, names: &BTreeSet<String>) -> kube::Result<Vec<IMEXNode>> {
+        let mut nodes = Vec::with_capacity(names.len());
+        for name in names {
+            nodes.extend(self.imex_nodes().get_opt(name).await?);
         }
         Ok(nodes)
     }
@@ -87,10 +94,7 @@ impl Effects {
     pub(super) async fn examine(&self, domain_name: &str, nodes: BTreeSet<String>) -> Done {
         let api = self.domains();
         let Some(mut domain) = api.get_opt(domain_name).await? else { return Ok(()) };
-        let mut copies = Vec::new();
-        for node in nodes {
-            copies.extend(self.imex_nodes().get_opt(&node).await?);
-        }
+        let copies = self.read(&nodes).await?;
         let full_name = |uid: &str| self.view.borrow().cd(uid).map(|cd| cd.full_name());
         let found = protocol::restore(&domain, &copies, full_name);
         let changed = api.get_opt(domain_name).await?.and_then(|now| now.resource_version());
