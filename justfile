@@ -17,6 +17,10 @@ demo *arguments:
 test:
     cargo test --workspace
 
+# The channel protocol: all interleavings of small clusters, seeded bugs, random runs of a larger cluster. Part of `test`
+model *arguments:
+    cargo test -p heddle-model -- --nocapture {{ arguments }}
+
 # Formatting
 fmt-check:
     cargo fmt --all --check
