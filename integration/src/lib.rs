@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod bench;
+pub mod chart;
 pub mod control;
 pub mod demo;
 pub mod driver_root;

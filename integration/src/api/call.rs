@@ -9,6 +9,7 @@ use super::delete::{Deleted, Deletion};
 use super::follow::Follow;
 use super::http::{Response, ok, respond, respond_with};
 use super::patch::{PatchKind, patched};
+use super::policy::Asked;
 use super::represent::View;
 use super::request::{Request, Verb};
 use super::resource::Resource;
@@ -240,6 +241,7 @@ impl Call<'_> {
     fn delete(&mut self, body: &Value) -> Outcome<Response> {
         let key = self.key()?;
         let deletion = Deletion::parse(&self.request.query, body)?;
+        self.review_deletion(&key)?;
         match self.store.delete(&self.resource.storage, &key, &deletion)? {
             Deleted::Pending(object) => self.object(StatusCode::OK, &object),
             Deleted::Gone(object) if self.resource.is("", "pods") => self.object(StatusCode::OK, &object),
@@ -258,6 +260,13 @@ impl Call<'_> {
         }
     }
 
+    fn review_deletion(&mut self, key: &Key) -> Outcome<()> {
+        let Some(old) = self.store.get(&self.resource.storage, key) else { return Ok(()) };
+        let (resource, user) = (self.resource, &self.request.user);
+        let old = Some(&old.value);
+        self.store.review(Asked { operation: "DELETE", resource, subresource: None, user, object: None, old })
+    }
+
     fn delete_collection(&mut self, body: &Value) -> Outcome<Response> {
         let filter = self.filter()?;
         let deletion = Deletion::parse(&self.request.query, body)?;
@@ -266,6 +275,7 @@ impl Call<'_> {
             let key = Key::of(&object.value);
             // One may have gone with its owner, another one of this list.
             if self.store.get(&self.resource.storage, &key).is_some() {
+                self.review_deletion(&key)?;
                 self.store.delete(&self.resource.storage, &key, &deletion)?;
             }
         }

@@ -11,7 +11,7 @@ use super::schema::{Schema, join};
 use super::status::FieldError;
 
 /// The functions that rules may use; they have no state.
-static LIBRARY: LazyLock<Arc<Env>> = LazyLock::new(|| {
+pub static LIBRARY: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut library = Env::stdlib();
     for extension in [cel::extensions::strings, cel::extensions::lists] {
         library.add_extension(extension).expect("the extensions of the cel crate fit its standard library");
@@ -106,6 +106,11 @@ impl Rule {
             Err(e) => refuse(format!("rule {:?} cannot be evaluated: {e}", self.text)),
         }
     }
+}
+
+/// A value as it is, without a schema.
+pub fn plain(value: &Value) -> Cel {
+    to_cel(&Schema::default(), value)
 }
 
 /// A value as rules see it. The schema decides between integers and floating-point numbers, and which keys are

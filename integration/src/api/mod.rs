@@ -3,7 +3,7 @@
 //! It keeps what clients can observe: one order of all writes, optimistic locking, watches from a version with 410 Gone
 //! once the history is forgotten, bookmarks and streaming lists, finalizers, grace periods, owners, subresources, the
 //! patches of Kubernetes, and schemas and rules of CRDs, which also shape what was stored under other ones. It leaves out what none of the components here depend on:
-//! authorization, admission webhooks and policies, protobuf, and conversion between versions other
+//! authorization, admission webhooks, parameters of policies, protobuf, and conversion between versions other
 //! than those of Events. Garbage is collected within the write that makes it, so that a run is the same every time.
 //!
 //! A request goes `http` → `request` → `call` → `write`/`delete`/`apply` → `store` → `watch`, and an answer
@@ -33,6 +33,7 @@ mod openapi;
 mod owners;
 mod patch;
 mod pods;
+mod policy;
 mod represent;
 mod request;
 mod resource;

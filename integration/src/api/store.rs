@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::Options;
+use super::policy::Policies;
 use super::resource::{Catalog, GroupResource};
 use super::selector::Filter;
 use super::status::{Outcome, expired};
@@ -68,6 +69,7 @@ pub struct Store {
     pub(super) minor: u32,
     pub(super) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     random: fastrand::Rng,
+    pub(super) policies: Policies,
 }
 
 impl Store {
@@ -88,6 +90,7 @@ impl Store {
             minor: options.minor,
             clock: Arc::from(options.clock),
             random: options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed),
+            policies: Policies::default(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::policy::Asked;
 use super::resource::Resource;
 use super::status::{self, FieldError, Outcome};
 use super::store::{Key, Store, owners};
@@ -84,6 +85,14 @@ impl Store {
         }
         csr::sign_in(resource, &mut object, &options.user);
         self.admit(resource, &mut object, None, None, options)?;
+        self.review(Asked {
+            operation: "CREATE",
+            resource,
+            subresource: None,
+            user: &options.user,
+            object: Some(&object),
+            old: None,
+        })?;
         if self.get(&resource.storage, &key).is_some() {
             return Err(status::already_exists(&resource.id, &key.name));
         }
@@ -139,6 +148,14 @@ impl Store {
             csr::keep(resource, subresource, &old.value, keep_apart(resource, subresource, &old.value, next));
         check_finalizers(resource, &old.value, &next)?;
         self.admit(resource, &mut next, Some(&old.value), subresource, options)?;
+        self.review(Asked {
+            operation: "UPDATE",
+            resource,
+            subresource,
+            user: &options.user,
+            object: Some(&next),
+            old: Some(&old.value),
+        })?;
         if let Some(generation) = old.value["metadata"]["generation"].as_i64()
             && differs_in_spec(&old.value, &next)
         {

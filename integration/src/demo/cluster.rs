@@ -12,9 +12,9 @@ use heddle_core::api::crds;
 use heddle_core::clique::CliqueId;
 use heddle_core::names;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::api::resource::v1::DeviceClass;
 use kube::Client;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use kube::core::GroupVersionKind;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -26,11 +26,13 @@ use super::provision::{Binary, Node, provision};
 use super::snapshot::{PodView, Snapshot};
 use super::stage::Stage;
 use crate::api::{ApiServer, Listening, User};
+use crate::chart;
 use crate::control::{self, Control};
 use crate::kubelet::{Container, Kubelet, KubeletOptions, Limits};
 use crate::node::NodePaths;
 
-const DEVICE_CLASSES: &str = include_str!("../../manifests/cluster/deviceclasses.yaml");
+/// What of the chart the cluster has too: the agents live under the very policies that tie them to their nodes.
+const INSTALLED: [&str; 3] = ["DeviceClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
 /// Heddle's own namespace.
 const NAMESPACE: &str = "heddle";
 /// Port of the IMEX daemons among each other (their default).
@@ -321,10 +323,12 @@ async fn install(client: &Client) -> anyhow::Result<()> {
     for crd in crds() {
         Api::all(client.clone()).create(&PostParams::default(), &crd).await.context("a CRD was refused")?;
     }
-    let classes: Vec<DeviceClass> =
-        serde_saphyr::from_multiple(DEVICE_CLASSES).context("the device classes cannot be read")?;
-    for class in classes {
-        Api::all(client.clone()).create(&PostParams::default(), &class).await.context("a DeviceClass was refused")?;
+    for object in chart::objects()?.into_iter().filter(|object| chart::is_one_of(object, &INSTALLED)) {
+        let object: DynamicObject = serde_json::from_value(object)?;
+        let kind = object.types.clone().unwrap_or_default();
+        let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&kind)?);
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        api.create(&PostParams::default(), &object).await.with_context(|| format!("a {} was refused", kind.kind))?;
     }
     Ok(())
 }
