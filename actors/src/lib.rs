@@ -12,6 +12,7 @@ pub mod host_root;
 pub mod identity;
 pub mod imex_mode;
 pub mod imex_supervisor;
+pub mod in_use;
 pub mod lease;
 pub mod node_events;
 pub mod node_link;

@@ -22,3 +22,4 @@ pub mod protocol;
 pub mod runtime_guard;
 pub mod schema;
 pub mod slices;
+pub mod uninstall;

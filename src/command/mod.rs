@@ -16,6 +16,8 @@ mod imex_runner;
 mod node;
 mod peers;
 mod preflight;
+mod smoke_test;
+mod uninstall_check;
 
 use std::process::ExitCode;
 
@@ -55,6 +57,11 @@ enum Command {
     Crds(crds::Crds),
     #[command(hide = true)]
     ImexEnter(imex_enter::ImexEnter),
+    /// Say what of Heddle is in use; an error while anything is
+    UninstallCheck(uninstall_check::UninstallCheck),
+    /// Look for the one channel of this container, as `helm test` does
+    #[command(hide = true)]
+    SmokeTest(smoke_test::SmokeTest),
     #[cfg(feature = "demo")]
     #[command(hide = true)]
     Fake(fake::Fake),
@@ -85,6 +92,8 @@ pub fn run() -> ExitCode {
         Command::ImexRunner(runner) => runner.run(),
         Command::Controller(controller) => controller.run(),
         Command::Crds(crds) => crds.run(),
+        Command::UninstallCheck(check) => check.run(),
+        Command::SmokeTest(test) => test.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

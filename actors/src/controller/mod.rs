@@ -24,6 +24,7 @@ use crate::runtime::{Runtime, Spec};
 use domain_controller::{DomainController, Rules};
 use metrics::ControllerMetrics;
 use peer_signer::{PeerMetrics, PeerSigner};
+pub(crate) use watches::compute_domain_resource;
 
 /// What a controller is started with.
 #[derive(Clone)]
