@@ -18,6 +18,7 @@ pub mod node_events;
 pub mod node_link;
 pub mod nvml;
 pub mod peer_identity;
+pub mod policies;
 pub mod preflight;
 pub mod runner;
 pub mod runtime;

@@ -64,3 +64,12 @@ pub const CRD_MANAGER: &str = "heddle";
 pub const CONTROLLER: &str = "heddle-controller";
 /// Who writes a node's Events, and the field manager of its writes.
 pub const AGENT: &str = "heddle-agent";
+
+/// ValidatingAdmissionPolicies that tie an agent's token to its own node's objects, and their bindings; the Helm chart has them.
+pub const POLICIES: [&str; 5] = [
+    "heddle-agent-certificates",
+    "heddle-agent-imexdomains",
+    "heddle-agent-imexnodes",
+    "heddle-agent-resourceclaims",
+    "heddle-agent-resourceslices",
+];

@@ -20,6 +20,7 @@ use kube::Client;
 
 use crate::api_requests::ApiRequests;
 use crate::lease::{self, Leadership, LeaseMetrics};
+use crate::policies::{PolicyMetrics, PolicyWatch};
 use crate::runtime::{Runtime, Spec};
 use domain_controller::{DomainController, Rules};
 use metrics::ControllerMetrics;
@@ -111,6 +112,8 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
         runtime.root().supervise(Spec::default(), move || Ok(PeerSigner::new(signer.clone())));
     }
     let rules = Rules { peer_certificates: settings.signer.is_some(), driver_match: settings.driver_match };
+    let (reader, policies) = (settings.client.clone(), runtime.metrics().register(PolicyMetrics::register));
+    runtime.root().supervise(Spec::default(), move || Ok(PolicyWatch::new(reader.clone(), policies.clone())));
     let spec = Spec { gates_readiness: true, ..Spec::default() };
     runtime
         .root()

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use heddle_core::api::ImexMode;
 use heddle_core::inventory::Access;
-use heddle_core::preflight::{CdiFacts, Facts};
+use heddle_core::preflight::{CdiFacts, Facts, PolicyFacts};
 use heddle_core::runtime_guard::{Guard, Mode, judge};
 use kube::Client;
 
@@ -96,6 +96,7 @@ fn look(settings: &Settings, told: api::Told) -> Facts {
         },
         kubelet: node::kubelet(settings),
         rival: node::rivals(settings, told.foreign_devices),
+        policies: PolicyFacts { missing: told.missing_policies },
         daemon: processes::daemons(settings, channels.capability.as_ref().ok().copied()),
         host: node::host(settings),
         channels,

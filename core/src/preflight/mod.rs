@@ -10,6 +10,7 @@ mod fabric;
 mod guard;
 mod host;
 mod kubelet;
+mod policies;
 mod programs;
 mod rival;
 
@@ -23,6 +24,7 @@ pub use daemon::{DaemonFacts, Process};
 pub use driver::{DriverFacts, NEEDED, OPTIONAL};
 pub use host::HostFacts;
 pub use kubelet::{Folder, KubeletFacts};
+pub use policies::PolicyFacts;
 pub use programs::ProgramFacts;
 pub use rival::RivalFacts;
 
@@ -98,6 +100,8 @@ pub struct Facts {
     pub kubelet: KubeletFacts,
     /// Other drivers of our name.
     pub rival: RivalFacts,
+    /// What agents are held to.
+    pub policies: PolicyFacts,
     /// IMEX daemons.
     pub daemon: DaemonFacts,
     /// The node itself.
@@ -115,6 +119,7 @@ pub fn check(facts: &Facts) -> Vec<Line> {
     lines.extend(cdi::check(&facts.cdi));
     lines.extend(kubelet::check(&facts.kubelet));
     lines.push(rival::check(&facts.rival));
+    lines.push(policies::check(&facts.policies));
     lines.extend(host::check(&facts.host));
     lines
 }
