@@ -1,6 +1,7 @@
 //! The agent of a node: its settings and the wiring of its actors.
 
 mod lock;
+mod metrics;
 mod tell;
 mod wiring;
 

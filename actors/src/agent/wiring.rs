@@ -25,9 +25,10 @@ use heddle_core::identity::Authentication;
 use heddle_core::imex::Standing;
 
 use super::Settings;
+use super::metrics::NodeMetrics;
 use super::tell::{Later, Word};
 use crate::channel_allocator::{self, ChannelAllocator};
-use crate::dra::{ClaimEvents, DraDependencies, DraServer, DraSettings, HealthBoard, HealthProbe};
+use crate::dra::{ClaimEvents, ClaimMetrics, DraDependencies, DraServer, DraSettings, HealthBoard, HealthProbe};
 use crate::gpu_inventory::{self, GpuInventory};
 use crate::imex_mode::{self, ModeKeeper};
 use crate::imex_supervisor::{self, HostImex, HostTiming, ImexSupervisor};
@@ -62,6 +63,7 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         state_dir: settings.state_dir.clone(),
         gpus: settings.gpus,
         proc_root: settings.proc_root.clone(),
+        metrics: runtime.metrics().register(ClaimMetrics::register),
     };
     let health = HealthBoard::default();
 
@@ -94,11 +96,15 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         standing.heard_by(&to_link, node_link::Message::Standing),
         authentication.heard_by(&to_link, node_link::Message::Authentication),
     ];
+    let (metrics, tell_view) = (runtime.metrics().register(NodeMetrics::register), view.teller());
     let link_settings = node_link::Settings {
         client: client(),
         node_name: settings.node_name.clone(),
         facts: facts(settings),
-        view: view.teller(),
+        view: Rc::new(move |view| {
+            metrics.show(&view);
+            tell_view(view);
+        }),
     };
     let acting = Spec { after: Some(turn.clone()), ..Spec::default() };
     let gating = Spec { gates_readiness: true, ..acting.clone() };

@@ -12,6 +12,7 @@ use tonic::transport::server::Router;
 
 use super::context::Driver;
 use super::health::HealthService;
+use super::metrics::ClaimMetrics;
 use super::registration::RegistrationService;
 use super::server::DraServer;
 use super::service::Plugin;
@@ -27,6 +28,7 @@ pub(crate) struct Endpoint {
     service: PathBuf,
     registration: PathBuf,
     health: HealthBoard,
+    metrics: ClaimMetrics,
     listening: Vec<Listening>,
 }
 
@@ -38,7 +40,8 @@ struct Listening {
 impl Endpoint {
     pub(crate) fn new(settings: &DraSettings, driver: Driver, health: HealthBoard) -> Self {
         let (service, registration) = settings.sockets(driver);
-        Self { driver, node: settings.node_name.clone(), service, registration, health, listening: Vec::new() }
+        let (node, metrics) = (settings.node_name.clone(), settings.metrics.clone());
+        Self { driver, node, service, registration, health, metrics, listening: Vec::new() }
     }
 
     pub(crate) fn driver(&self) -> Driver {
@@ -76,7 +79,7 @@ impl Endpoint {
     }
 
     fn service_router(&self, cx: &Cx<'_, DraServer>) -> Router {
-        let plugin = Plugin { driver: self.driver, server: cx.address() };
+        let plugin = Plugin { driver: self.driver, server: cx.address(), metrics: self.metrics.clone() };
         let health = HealthService { board: self.health.clone(), driver: self.driver, pool: self.node.clone() };
         Server::builder()
             .add_service(v1::dra_plugin_server::DraPluginServer::new(plugin.clone()))

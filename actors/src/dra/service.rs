@@ -1,7 +1,7 @@
 //! The kubelet's calls: `dra/v1` and `dra/v1beta1`, by one implementation.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use heddle_core::claim::ClaimKey;
 use heddle_core::claim::checkpoint::PreparedDevice;
@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::context::Driver;
 use super::message::Message;
+use super::metrics::ClaimMetrics;
 use crate::runtime::{Addr, AskError};
 
 /// The kubelet gives a call 45 s, and tells nobody more than that they are over. We say before what was missing.
@@ -25,6 +26,7 @@ const ERROR: usize = 800;
 pub(crate) struct Plugin {
     pub(crate) driver: Driver,
     pub(crate) server: Addr<Message>,
+    pub(crate) metrics: ClaimMetrics,
 }
 
 impl Plugin {
@@ -33,7 +35,8 @@ impl Plugin {
         let together = claims.len() > 1;
         let each = claims.into_iter().map(|claim| async move {
             let uid = claim.uid.clone();
-            (uid, self.prepare(claim, together).await.map_err(|fault| text(&fault)))
+            let answer = self.timed("prepare", self.prepare(claim, together)).await;
+            (uid, answer.map_err(|fault| text(&fault)))
         });
         futures::future::join_all(each).await.into_iter().collect()
     }
@@ -41,9 +44,16 @@ impl Plugin {
     async fn unprepare_all(&self, claims: Vec<ClaimKey>) -> BTreeMap<String, Result<(), String>> {
         let each = claims.into_iter().map(|claim| async move {
             let uid = claim.uid.clone();
-            (uid, self.unprepare(claim).await.map_err(|fault| text(&fault)))
+            (uid, self.timed("unprepare", self.unprepare(claim)).await.map_err(|fault| text(&fault)))
         });
         futures::future::join_all(each).await.into_iter().collect()
+    }
+
+    async fn timed<T>(&self, call: &'static str, answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        let began = Instant::now();
+        let answer = answer.await;
+        self.metrics.answered(self.driver, call, answer.is_ok(), began.elapsed());
+        answer
     }
 
     async fn prepare(&self, claim: ClaimKey, together: bool) -> Result<Vec<PreparedDevice>, Fault> {

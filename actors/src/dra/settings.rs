@@ -4,6 +4,7 @@ use heddle_core::inventory::Inventory;
 use kube::Client;
 
 use super::context::Driver;
+use super::metrics::ClaimMetrics;
 use super::{HealthBoard, events, sockets};
 use crate::channel_allocator;
 use crate::runtime::{Addr, Scope, Turn};
@@ -29,6 +30,8 @@ pub struct DraSettings {
     pub gpus: bool,
     /// The node's `/proc`.
     pub proc_root: PathBuf,
+    /// Where the kubelet's calls are timed.
+    pub metrics: ClaimMetrics,
 }
 
 impl DraSettings {

@@ -435,6 +435,7 @@ pub fn settings_of(paths: &NodePaths) -> DraSettings {
         state_dir: paths.state(),
         gpus: true,
         proc_root: paths.os().join("proc"),
+        metrics: Default::default(),
     }
 }
 
