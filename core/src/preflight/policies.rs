@@ -9,7 +9,7 @@ pub struct PolicyFacts {
 }
 
 pub(super) fn check(facts: &PolicyFacts) -> Line {
-    let check = "admission-policies";
+    let check = "agent-policies";
     match facts.missing.as_deref() {
         None => Line::ok(check, "the API server was not asked for them"),
         Some([]) => Line::ok(check, "an agent's token is good for its own node's objects"),
@@ -34,7 +34,7 @@ mod tests {
         for (missing, grade) in [(None, "Ok"), (Some(vec![]), "Ok"), (Some(vec!["heddle-agent-x".to_owned()]), "Warn")]
         {
             let facts = PolicyFacts { missing };
-            assert_eq!(graded(&[check(&facts)]), [format!("{grade} admission-policies")], "{facts:?}");
+            assert_eq!(graded(&[check(&facts)]), [format!("{grade} agent-policies")], "{facts:?}");
         }
     }
 }
