@@ -1,20 +1,45 @@
 use std::path::PathBuf;
 
-use clap::Args;
-use heddle_integration::bench::{self, Amounts, Options};
+use clap::{Args, Subcommand};
+use heddle_integration::bench::{self, BootAmounts, ExclusiveAmounts, NodeAmounts, Options, Shared};
 
-/// Measures what claims, starts and rest cost on a node, and prints each figure beside its budget.
+/// Measures what Heddle costs, and prints each figure beside its budget.
 ///
 /// Agent, runner and controller are real processes; the NVML library, the IMEX daemon and the device files are fakes.
+/// Without a scene: `node`.
 #[derive(Args)]
 pub struct Bench {
+    #[command(subcommand)]
+    scene: Option<Scene>,
+    #[command(flatten)]
+    node: Node,
+    /// Measure the agent, runner and controller of this binary instead of this one's, for instance that of the image
+    #[arg(long, value_name = "FILE", global = true)]
+    binary: Option<PathBuf>,
+    /// Let IMEX daemons take peers without certificates
+    #[arg(long, global = true)]
+    insecure_peers: bool,
+    /// Print one JSON document instead of a table
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Scene {
+    /// Claims, starts and rest on one node
+    Node(Node),
+    /// The nodes of a clique boot at once, and one more joins
+    Boot(Boot),
+    /// Nodes move into the IMEX domain of an exclusive ComputeDomain, and back
+    Exclusive(Exclusive),
+}
+
+#[derive(Args)]
+struct Node {
     /// Measure against this cluster instead of an embedded API server; everything made there is removed again, but for
-    /// the CustomResourceDefinitions
+    /// the CustomResourceDefinitions. Peers are not authenticated then
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// Measure the agent, runner and controller of this binary instead of this one's, for instance that of the image
-    #[arg(long, value_name = "FILE")]
-    binary: Option<PathBuf>,
     /// Claims that are prepared one after the other
     #[arg(long, default_value_t = 300)]
     claims: u32,
@@ -27,16 +52,51 @@ pub struct Bench {
     /// Starts of the agent
     #[arg(long, default_value_t = 10)]
     starts: u32,
-    /// Print one JSON document instead of a table
-    #[arg(long)]
-    json: bool,
+}
+
+#[derive(Args)]
+struct Boot {
+    /// Nodes of the clique
+    #[arg(long, default_value_t = 18, value_parser = clap::value_parser!(u32).range(2..=18))]
+    nodes: u32,
+    /// Seconds for which the clique is watched at rest; 0 for not at all
+    #[arg(long, default_value_t = 20)]
+    idle_seconds: u32,
+}
+
+#[derive(Args)]
+struct Exclusive {
+    /// Nodes of the clique
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=18))]
+    nodes: u32,
+    /// Nodes of them that move
+    #[arg(long, default_value_t = 4)]
+    moving: u32,
+}
+
+impl From<Node> for bench::Scene {
+    fn from(node: Node) -> Self {
+        let (claims, compute_domains) = (node.claims, node.compute_domains);
+        let amounts = NodeAmounts { claims, compute_domains, cycles: node.cycles, starts: node.starts };
+        Self::Node { kubeconfig: node.kubeconfig, amounts }
+    }
+}
+
+impl From<Scene> for bench::Scene {
+    fn from(scene: Scene) -> Self {
+        match scene {
+            Scene::Node(node) => node.into(),
+            Scene::Boot(Boot { nodes, idle_seconds }) => Self::Boot(BootAmounts { nodes, idle_seconds }),
+            Scene::Exclusive(Exclusive { nodes, moving }) => Self::Exclusive(ExclusiveAmounts { nodes, moving }),
+        }
+    }
 }
 
 impl Bench {
     pub fn run(self) -> anyhow::Result<()> {
-        let (claims, compute_domains) = (self.claims, self.compute_domains);
-        let amounts = Amounts { claims, compute_domains, cycles: self.cycles, starts: self.starts };
-        let options = Options { kubeconfig: self.kubeconfig, binary: self.binary, amounts, json: self.json };
+        let scene = self.scene.map_or_else(|| self.node.into(), Into::into);
+        let shared = Shared { binary: self.binary, insecure_peers: self.insecure_peers };
+        let options = Options { scene, shared, json: self.json };
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(bench::run(options))
     }
 }

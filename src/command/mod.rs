@@ -42,7 +42,7 @@ enum Command {
     /// Play ComputeDomains sharing nodes, on an embedded cluster with fake GPUs
     #[cfg(feature = "demo")]
     Demo(demo::Demo),
-    /// Measure what a node costs, beside its budgets
+    /// Measure what Heddle costs, beside its budgets
     #[cfg(feature = "demo")]
     Bench(bench::Bench),
     /// Serve one node: claims, slots, GPUs and its IMEX daemon's domain

@@ -19,11 +19,12 @@ use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::Shared;
 use super::claims::{Claims, PodRef};
-use crate::api::ApiServer;
+use super::embedded::{Embedded, NAMESPACE};
 use crate::demo::cluster::{agent_command, environment, folder, free_network, runner_command, words};
 use crate::demo::process::{Process, Start};
-use crate::demo::provision::{Binary, Node, provision};
+use crate::demo::provision::{Node, provision};
 use crate::node::NodePaths;
 
 /// What a start may take: a daemon's own start is in it.
@@ -44,26 +45,32 @@ pub struct Bed {
     start: Start,
     state: TempDir,
     _folder: TempDir,
-    _api: Option<ApiServer>,
+    _api: Option<Embedded>,
 }
 
 impl Bed {
-    /// Starts everything, against the cluster of `kubeconfig` or an embedded API server. `measured` is the binary of
-    /// agent, runner and controller, if not this one.
+    /// Starts everything, against the cluster of `kubeconfig` or an embedded API server.
     ///
     /// # Errors
     /// One sentence that says what could not be started.
-    pub async fn start(kubeconfig: Option<&Path>, measured: Option<&Path>) -> anyhow::Result<Self> {
-        let binary = Binary::own(Vec::new())?;
-        let roles = Binary { path: measured.unwrap_or(&binary.path).to_owned(), ..binary.clone() };
+    pub async fn start(kubeconfig: Option<&Path>, shared: &Shared) -> anyhow::Result<Self> {
+        let (binary, roles) = shared.binaries()?;
         let (folder, state) = (volatile_folder()?, folder()?);
         let (api, kubeconfig) = match kubeconfig {
             Some(path) => (None, path.to_owned()),
-            None => embedded(folder.path())?,
+            None => {
+                let path = folder.path().join("kubeconfig");
+                let api = Embedded::start(Default::default())?;
+                api.kubeconfig(&path)?;
+                (Some(api), path)
+            }
         };
         let client = client(&kubeconfig).await?;
         let unique = Uuid::from_u128(fastrand::u128(..)).simple().to_string();
         let (node, namespace) = (format!("heddle-bench-{}", &unique[..8]), format!("heddle-bench-{}", &unique[..8]));
+        if api.is_some() {
+            create_namespace(&client, NAMESPACE).await?;
+        }
         install(&client, &node, &namespace).await?;
         let pod = PodRef::create(client.clone(), &namespace).await?;
         let address = Ipv4Addr::new(127, free_network()?, 0, 1);
@@ -74,10 +81,8 @@ impl Bed {
 
         let start = |name: &str, words: Vec<OsString>, environment| {
             let log = folder.path().join(format!("{name}.log"));
-            // Agents of a cluster that is not ours have no token that is bound to this node. A binary of before does not
-            // know the flag, and passes over a variable.
-            let peers = ("HEDDLE_PEER_AUTHENTICATION", OsString::from("insecure"));
-            let environment = [environment, vec![peers]].concat();
+            // Agents of a cluster that is not ours have no token that is bound to this node.
+            let environment = [environment, peers(shared.insecure_peers || api.is_none())].concat();
             Start { name: name.into(), command: roles.command(words), environment, log }
         };
         let controller = words(["controller", "--kubeconfig"]).chain([kubeconfig.clone().into()]).collect();
@@ -88,7 +93,15 @@ impl Bed {
         ];
         // Freed at once, for the agent to take: nothing else on this machine asks for this very port meanwhile.
         let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let mut command = agent_command(&node, &kubeconfig);
+        let agents = match &api {
+            None => kubeconfig,
+            Some(api) => {
+                let path = folder.path().join("agent-kubeconfig");
+                api.agent_kubeconfig(&path, &node.name)?;
+                path
+            }
+        };
+        let mut command = agent_command(&node, &agents);
         // Checkpoints are on a disk on a real node, the rest of its folders on a tmpfs.
         if let Some(path) = command.iter_mut().skip_while(|word| *word != "--state-dir").nth(1) {
             *path = state.path().into();
@@ -225,36 +238,18 @@ impl Bed {
 }
 
 /// A folder in memory where there is one, as `/run` is on a node, with a path as short as sockets need it.
-fn volatile_folder() -> anyhow::Result<TempDir> {
+pub fn volatile_folder() -> anyhow::Result<TempDir> {
     tempfile::Builder::new().prefix("heddle-").tempdir_in("/dev/shm").or_else(|_| folder())
 }
 
-/// An API server on a thread of its own, so that its work is not taken for ours.
-fn embedded(folder: &Path) -> anyhow::Result<(Option<ApiServer>, PathBuf)> {
-    let server = ApiServer::new(Default::default());
-    let (told, listening) = std::sync::mpsc::channel();
-    let serving = server.clone();
-    std::thread::Builder::new().name("api".into()).spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let serve = async {
-            let listening = serving.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await;
-            let kubeconfig = listening.as_ref().map(|listening| serving.kubeconfig(listening));
-            // The receiver waits for it.
-            let _ = told.send(kubeconfig.map_err(std::io::Error::to_string));
-            std::future::pending::<()>().await;
-        };
-        match runtime {
-            Ok(runtime) => runtime.block_on(serve),
-            Err(error) => drop(told.send(Err(error.to_string()))),
-        }
-    })?;
-    let kubeconfig = listening.recv()?.map_err(anyhow::Error::msg).context("the API server cannot listen")?;
-    let path = folder.join("kubeconfig");
-    std::fs::write(&path, serde_saphyr::to_string(&kubeconfig)?)?;
-    Ok((Some(server), path))
+/// How daemons know each other, for a process of ours. A variable and not a flag: a binary of before passes over it.
+pub fn peers(insecure: bool) -> Vec<(&'static str, OsString)> {
+    let mode = if insecure { "insecure" } else { "domain-ca" };
+    vec![("HEDDLE_PEER_AUTHENTICATION", mode.into())]
 }
 
-async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
+/// A client by this kubeconfig.
+pub async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
     let shown = kubeconfig.display();
     let read = Kubeconfig::read_from(kubeconfig).with_context(|| format!("{shown} is no usable kubeconfig"))?;
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
@@ -263,14 +258,33 @@ async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
 
 /// The definitions, where they are missing, and objects of our own names.
 async fn install(client: &Client, node: &str, namespace: &str) -> anyhow::Result<()> {
+    install_crds(client).await?;
+    create_namespace(client, namespace).await?;
+    create_node(client, node).await
+}
+
+/// The definitions, where they are missing.
+pub async fn install_crds(client: &Client) -> anyhow::Result<()> {
     let api = Api::<CustomResourceDefinition>::all(client.clone());
     for crd in crds() {
         let apply = PatchParams::apply(names::AGENT).force();
         api.patch(&crd.name_any(), &apply, &Patch::Apply(&crd)).await.context("a CRD was refused")?;
     }
-    let made: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace}}))?;
-    Api::all(client.clone()).create(&PostParams::default(), &made).await.context("the namespace was refused")?;
-    let made: KubernetesNode = serde_json::from_value(json!({"metadata": {"name": node}}))?;
-    Api::all(client.clone()).create(&PostParams::default(), &made).await.context("the Node was refused")?;
     Ok(())
+}
+
+/// A namespace, if there is none.
+pub async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
+    let made: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+    match Api::all(client.clone()).create(&PostParams::default(), &made).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        made => made.map(drop).with_context(|| format!("namespace {name} was refused")),
+    }
+}
+
+/// A Node.
+pub async fn create_node(client: &Client, name: &str) -> anyhow::Result<()> {
+    let made: KubernetesNode = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+    let made = Api::all(client.clone()).create(&PostParams::default(), &made).await;
+    made.map(drop).with_context(|| format!("Node {name} was refused"))
 }

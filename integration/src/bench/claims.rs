@@ -1,7 +1,9 @@
 //! ComputeDomains and claims as the scheduler would leave them: allocated to a slot of the node and reserved for a pod.
 
+use std::ops::Range;
+
 use anyhow::Context;
-use heddle_core::api::ComputeDomain;
+use heddle_core::api::{ComputeDomain, IsolationMode};
 use heddle_core::names;
 use heddle_proto::dra::v1::Claim;
 use k8s_openapi::api::core::v1::Pod;
@@ -9,7 +11,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Makes objects in one namespace.
 #[derive(Clone)]
@@ -54,9 +56,10 @@ impl Claims {
     ///
     /// # Errors
     /// When the API server refuses it.
-    pub async fn compute_domain(&self, name: &str) -> anyhow::Result<String> {
-        let api: Api<ComputeDomain> = Api::namespaced(self.client.clone(), &self.namespace);
-        let made = json!({"metadata": {"name": name}, "spec": {"channel": {"resourceClaimTemplate": {"name": name}}}});
+    pub async fn compute_domain(&self, name: &str, mode: IsolationMode) -> anyhow::Result<String> {
+        let api = self.compute_domains();
+        let made = json!({"metadata": {"name": name},
+            "spec": {"isolationMode": mode, "channel": {"resourceClaimTemplate": {"name": name}}}});
         let made = api.create(&PostParams::default(), &serde_json::from_value(made)?).await;
         let made = made.with_context(|| format!("ComputeDomain {name} was refused"))?;
         let taken = |found: Option<&ComputeDomain>| found.is_some_and(|cd| !cd.finalizers().is_empty());
@@ -64,26 +67,50 @@ impl Claims {
         made.uid().context("an object without UID")
     }
 
-    /// Makes a claim on the ComputeDomain of that UID.
+    /// Makes a claim of a slot on the ComputeDomain of that UID.
     ///
     /// # Errors
     /// When the API server refuses it.
     pub async fn claim(&self, name: &str, slot: u32, compute_domain: &str) -> anyhow::Result<Claim> {
-        let api = self.api();
         let exactly =
             json!({"deviceClassName": names::CHANNEL_DEVICE_CLASS, "allocationMode": "ExactCount", "count": 1});
-        let made = json!({"metadata": {"name": name},
+        self.make(name, &exactly, slot..slot + 1, compute_domain).await
+    }
+
+    /// Makes a claim of all slots of the node, as the templates of exclusive ComputeDomains ask for them.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub async fn whole_node(&self, name: &str, compute_domain: &str) -> anyhow::Result<Claim> {
+        let exactly = json!({"deviceClassName": names::CHANNEL_DEVICE_CLASS, "allocationMode": "All"});
+        self.make(name, &exactly, 0..names::DEFAULT_SLOTS, compute_domain).await
+    }
+
+    async fn make(
+        &self,
+        name: &str,
+        exactly: &Value,
+        slots: Range<u32>,
+        compute_domain: &str,
+    ) -> anyhow::Result<Claim> {
+        let api = self.api();
+        let labels = json!({names::COMPUTE_DOMAIN_LABEL: compute_domain});
+        let made = json!({"metadata": {"name": name, "labels": labels},
             "spec": {"devices": {"requests": [{"name": "channel", "exactly": exactly}]}}});
         let made = api.create(&PostParams::default(), &serde_json::from_value::<ResourceClaim>(made)?).await;
         let made = made.with_context(|| format!("ResourceClaim {name} was refused"))?;
         let parameters = json!({"apiVersion": names::COMPUTE_DOMAIN_API_VERSION, "kind": "ComputeDomainChannelConfig",
             "domainID": compute_domain, "allocationMode": "Single"});
-        let result = json!({"request": "channel", "driver": names::DRIVER, "pool": self.node,
-            "device": format!("slot-{slot}")});
+        let results: Vec<_> = slots
+            .map(|slot| {
+                json!({"request": "channel", "driver": names::DRIVER, "pool": self.node,
+                    "device": format!("slot-{slot}")})
+            })
+            .collect();
         let node = json!({"key": "metadata.name", "operator": "In", "values": [self.node]});
         let status = json!({"status": {
             "allocation": {
-                "devices": {"results": [result], "config": [
+                "devices": {"results": results, "config": [
                     {"source": "FromClaim", "opaque": {"driver": names::DRIVER, "parameters": parameters}}]},
                 "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node]}]}
             },
@@ -111,6 +138,11 @@ impl Claims {
         let _ = self.api().delete_collection(&DeleteParams::default(), &ListParams::default()).await;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let _ = pods.delete(&self.pod.name, &DeleteParams::default()).await;
+    }
+
+    /// The ComputeDomains.
+    pub fn compute_domains(&self) -> Api<ComputeDomain> {
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// The claims.

@@ -27,6 +27,9 @@ impl Distribution {
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
+    /// The part of the measurement that it belongs to.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub section: String,
     /// What was measured.
     pub what: String,
     /// The value.
@@ -43,24 +46,35 @@ pub struct Figure {
 
 /// All lines.
 #[derive(Clone, Debug, Default)]
-pub struct Figures(Vec<Figure>);
+pub struct Figures {
+    section: String,
+    lines: Vec<Figure>,
+}
 
 impl Figures {
+    /// What comes now belongs to this part.
+    pub fn section(&mut self, name: impl Into<String>) {
+        self.section = name.into();
+    }
+
+    fn add(&mut self, what: String, value: f64, unit: &'static str, budget: Option<(String, bool)>) {
+        let (budget, within) = budget.unzip();
+        self.lines.push(Figure { section: self.section.clone(), what, value, unit, budget, within });
+    }
+
     /// A value without budget.
     pub fn plain(&mut self, what: impl Into<String>, value: f64, unit: &'static str) {
-        self.0.push(Figure { what: what.into(), value, unit, budget: None, within: None });
+        self.add(what.into(), value, unit, None);
     }
 
     /// A value that must not be above `limit`.
     pub fn at_most(&mut self, what: impl Into<String>, value: f64, unit: &'static str, limit: f64) {
-        let (budget, within) = (Some(format!("≤ {} {unit}", shown(limit))), Some(value <= limit));
-        self.0.push(Figure { what: what.into(), value, unit, budget, within });
+        self.add(what.into(), value, unit, Some((format!("≤ {} {unit}", shown(limit)), value <= limit)));
     }
 
     /// A value that must not be below `limit`.
     pub fn at_least(&mut self, what: impl Into<String>, value: f64, unit: &'static str, limit: f64) {
-        let (budget, within) = (Some(format!("≥ {} {unit}", shown(limit))), Some(value >= limit));
-        self.0.push(Figure { what: what.into(), value, unit, budget, within });
+        self.add(what.into(), value, unit, Some((format!("≥ {} {unit}", shown(limit)), value >= limit)));
     }
 
     /// p50, p90 and p99 in milliseconds, each with its limit if it has one.
@@ -74,21 +88,32 @@ impl Figures {
         }
     }
 
+    /// The median and the longest, in milliseconds: all that few durations say.
+    pub fn spread(&mut self, what: &str, measured: &Distribution) {
+        for (share, name) in [(0.5, "p50"), (1.0, "longest")] {
+            self.plain(format!("{what}, {name}"), millis(measured.quantile(share)), "ms");
+        }
+    }
+
     /// The lines.
     pub fn lines(&self) -> &[Figure] {
-        &self.0
+        &self.lines
     }
 
     /// The lines as a table for people.
     pub fn table(&self) -> String {
-        let width = self.0.iter().map(|figure| figure.what.chars().count()).max().unwrap_or_default();
-        let mut table = String::new();
-        for figure in &self.0 {
+        let width = self.lines.iter().map(|figure| figure.what.chars().count()).max().unwrap_or_default();
+        let (mut table, mut section) = (String::new(), "");
+        for figure in &self.lines {
+            if figure.section != section {
+                section = &figure.section;
+                table.push_str(&format!("{}{section}\n", if table.is_empty() { "" } else { "\n" }));
+            }
             let value = format!("{} {}", shown(figure.value), figure.unit);
             let what = format!("{:width$}", figure.what);
             let verdict = match (&figure.budget, figure.within) {
-                (Some(budget), Some(true)) => format!("budget {budget}"),
-                (Some(budget), _) => format!("budget {budget}  OVER"),
+                (Some(budget), Some(true)) => format!("budget {}", budget.trim_end()),
+                (Some(budget), _) => format!("budget {}  OVER", budget.trim_end()),
                 (None, _) => String::new(),
             };
             table.push_str(format!("  {what}  {value:>14}  {verdict}").trim_end());
@@ -124,6 +149,18 @@ mod tests {
         }
         assert_eq!(Distribution::default().quantile(0.5), Duration::ZERO);
         assert_eq!(Distribution::new(vec![Duration::from_secs(1)]).quantile(0.01), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn parts_have_headings() {
+        let mut figures = Figures::default();
+        figures.plain("a", 1.0, "");
+        figures.section("boot");
+        figures.plain("b", 2.0, "");
+        figures.plain("c", 3.0, "");
+        let table = figures.table();
+        assert_eq!(table.lines().filter(|line| *line == "boot").count(), 1, "{table}");
+        assert_eq!(figures.lines()[2].section, "boot");
     }
 
     #[test]

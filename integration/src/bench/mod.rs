@@ -4,46 +4,113 @@
 //! when something does not work, never because it is slow.
 
 mod bed;
+mod boot;
+mod caller;
 mod claims;
+mod daemons;
+mod embedded;
+mod exclusive;
 mod figures;
+mod journal;
 mod node;
 mod process;
+mod rack;
 mod scrape;
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use bed::Bed;
-use figures::Figures;
-pub use node::Amounts;
+use figures::{Distribution, Figures};
+
+use crate::demo::provision::Binary;
+
+pub use boot::Amounts as BootAmounts;
+pub use exclusive::Amounts as ExclusiveAmounts;
+pub use node::Amounts as NodeAmounts;
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The cluster to measure against; an embedded API server if none.
-    pub kubeconfig: Option<PathBuf>,
-    /// The binary whose agent, runner and controller are measured; this one if none.
-    pub binary: Option<PathBuf>,
-    /// How much is done.
-    pub amounts: Amounts,
+    /// The scene.
+    pub scene: Scene,
+    /// What all scenes have.
+    pub shared: Shared,
     /// One JSON document instead of a table.
     pub json: bool,
 }
 
-/// Measures one node and prints the figures.
+/// One set of figures.
+#[derive(Clone, Debug)]
+pub enum Scene {
+    /// Claims, starts and rest on one node.
+    Node {
+        /// The cluster to measure against; an embedded API server if none.
+        kubeconfig: Option<PathBuf>,
+        /// How much is done.
+        amounts: NodeAmounts,
+    },
+    /// The nodes of a clique boot.
+    Boot(BootAmounts),
+    /// Nodes move into an exclusive domain and back.
+    Exclusive(ExclusiveAmounts),
+}
+
+/// What all scenes have.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    /// The binary whose agent, runner and controller are measured; this one if none.
+    pub binary: Option<PathBuf>,
+    /// Daemons take peers without certificates.
+    pub insecure_peers: bool,
+}
+
+impl Shared {
+    /// This binary, which plays the fakes, and the one that is measured.
+    fn binaries(&self) -> anyhow::Result<(Binary, Binary)> {
+        let own = Binary::own(Vec::new())?;
+        let measured = Binary { path: self.binary.clone().unwrap_or_else(|| own.path.clone()), ..own.clone() };
+        Ok((own, measured))
+    }
+}
+
+/// Measures and prints the figures.
 ///
 /// # Errors
 /// When something that is measured fails, in one sentence.
 pub async fn run(options: Options) -> anyhow::Result<()> {
-    let mut bed = Bed::start(options.kubeconfig.as_deref(), options.binary.as_deref()).await?;
+    let Options { scene, shared, json } = options;
     let mut figures = Figures::default();
-    let measured = node::measure(&mut bed, options.amounts, &mut figures).await;
-    bed.stop().await;
-    measured?;
-    if options.json {
+    let peers = if shared.insecure_peers { "peers not authenticated" } else { "peers authenticated" };
+    let title = match scene {
+        Scene::Node { kubeconfig, amounts } => {
+            let mut bed = Bed::start(kubeconfig.as_deref(), &shared).await?;
+            let measured = node::measure(&mut bed, amounts, &mut figures).await;
+            bed.stop().await;
+            measured?;
+            match kubeconfig {
+                Some(path) => format!("One node against {}", path.display()),
+                None => format!("One node against an embedded API server, {peers}"),
+            }
+        }
+        Scene::Boot(amounts) => {
+            boot::measure(&shared, amounts, &mut figures).await?;
+            format!("{} nodes on this machine, {peers}", amounts.nodes)
+        }
+        Scene::Exclusive(amounts) => {
+            exclusive::measure(&shared, amounts, &mut figures).await?;
+            format!("{} nodes on this machine, {peers}", amounts.nodes)
+        }
+    };
+    if json {
         println!("{}", serde_json::to_string_pretty(figures.lines())?);
     } else {
-        let server = options.kubeconfig.map_or("an embedded API server".into(), |path| path.display().to_string());
-        println!("One node against {server}:\n\n{}", figures.table());
+        println!("{title}:\n\n{}", figures.table());
     }
     Ok(())
+}
+
+/// Durations from one moment to others.
+fn since(began: Instant, times: impl IntoIterator<Item = Instant>) -> Distribution {
+    Distribution::new(times.into_iter().map(|at| at.saturating_duration_since(began)).collect())
 }

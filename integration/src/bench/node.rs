@@ -5,18 +5,17 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
+use heddle_core::api::IsolationMode;
 use heddle_core::names;
-use heddle_proto::dra::v1::Claim;
 use heddle_proto::registration::{InfoRequest, PluginInfo};
 
 use super::bed::Bed;
+use super::caller::{CALL, Caller};
 use super::figures::{Distribution, Figures, millis};
 use super::{process, scrape};
-use crate::kubelet::{Plugin, dial::Connection};
+use crate::kubelet::dial::Connection;
 
-/// The kubelet's own limit on a call.
-const CALL: Duration = Duration::from_secs(45);
 /// How long an agent is watched at rest.
 const IDLE: Duration = Duration::from_secs(10);
 /// What the agent does after an answer, the claim's status above all, has ended after this long.
@@ -42,9 +41,8 @@ pub struct Amounts {
 /// When something that is measured fails.
 pub async fn measure(bed: &mut Bed, amounts: Amounts, figures: &mut Figures) -> anyhow::Result<()> {
     bed.offers_slots().await?;
-    let green = bed.claims.compute_domain("green").await?;
-    let plugin = Plugin::connect(bed.service_socket().await?);
-    let caller = Caller { plugin };
+    let green = bed.claims.compute_domain("green", IsolationMode::Channel).await?;
+    let caller = Caller::new(bed.service_socket().await?);
     let holder = bed.claims.claim("holder", 15, &green).await?;
     caller.prepare(&holder).await?;
 
@@ -57,36 +55,6 @@ pub async fn measure(bed: &mut Bed, amounts: Amounts, figures: &mut Figures) -> 
     idle(bed, figures).await?;
     starts(bed, amounts.starts, figures).await?;
     full_node(bed, &green, figures).await
-}
-
-/// Calls the agent as the kubelet does: over its socket, one call a claim.
-#[derive(Clone)]
-struct Caller {
-    plugin: Plugin,
-}
-
-impl Caller {
-    async fn prepare(&self, claim: &Claim) -> anyhow::Result<Duration> {
-        let began = Instant::now();
-        let answer = self.plugin.prepare(vec![claim.clone()], CALL).await.context("NodePrepareResources")?;
-        let took = began.elapsed();
-        match answer.get(&claim.uid) {
-            Some(answer) if answer.error.is_empty() && !answer.devices.is_empty() => Ok(took),
-            Some(answer) => bail!("claim {} was not prepared: {}", claim.name, answer.error),
-            None => bail!("claim {} is missing in the answer", claim.name),
-        }
-    }
-
-    async fn unprepare(&self, claim: &Claim) -> anyhow::Result<Duration> {
-        let began = Instant::now();
-        let answer = self.plugin.unprepare(vec![claim.clone()], CALL).await.context("NodeUnprepareResources")?;
-        let took = began.elapsed();
-        match answer.get(&claim.uid) {
-            Some(answer) if answer.error.is_empty() => Ok(took),
-            Some(answer) => bail!("claim {} was not unprepared: {}", claim.name, answer.error),
-            None => bail!("claim {} is missing in the answer", claim.name),
-        }
-    }
 }
 
 async fn warm(
@@ -138,7 +106,7 @@ async fn first_enter(bed: &Bed, caller: &Caller, count: u32, figures: &mut Figur
     let mut firsts = Vec::new();
     for index in 0..count {
         let name = format!("first-{index}");
-        let uid = bed.claims.compute_domain(&name).await?;
+        let uid = bed.claims.compute_domain(&name, IsolationMode::Channel).await?;
         let claim = bed.claims.claim(&name, 0, &uid).await?;
         firsts.push(caller.prepare(&claim).await?);
         caller.unprepare(&claim).await?;
@@ -220,7 +188,7 @@ async fn idle(bed: &Bed, figures: &mut Figures) -> anyhow::Result<()> {
 
 /// The memory of an agent whose slots are all in use.
 async fn full_node(bed: &Bed, compute_domain: &str, figures: &mut Figures) -> anyhow::Result<()> {
-    let caller = Caller { plugin: Plugin::connect(bed.service_socket().await?) };
+    let caller = Caller::new(bed.service_socket().await?);
     let claims = bed.claims.many("full", names::DEFAULT_SLOTS, compute_domain).await?;
     for claim in &claims {
         caller.prepare(claim).await?;

@@ -1,5 +1,6 @@
 //! What a process costs, by its `/proc`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -34,9 +35,17 @@ pub fn memory(pid: Pid) -> anyhow::Result<Memory> {
 /// # Errors
 /// When it has ended.
 pub fn cpu(pid: Pid) -> anyhow::Result<Duration> {
-    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
-    let stat = std::fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
-    let ticks = cpu_ticks(&stat).with_context(|| format!("{path} tells of no CPU time"))?;
+    cpu_of(Path::new(&format!("/proc/{}", pid.as_raw_nonzero())))
+}
+
+/// The same of a process or thread by its folder below `/proc`.
+///
+/// # Errors
+/// When it has ended.
+pub fn cpu_of(folder: &Path) -> anyhow::Result<Duration> {
+    let path = folder.join("stat");
+    let stat = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let ticks = cpu_ticks(&stat).with_context(|| format!("{} tells of no CPU time", path.display()))?;
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 

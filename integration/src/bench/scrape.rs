@@ -38,6 +38,11 @@ pub async fn counters(address: SocketAddr) -> anyhow::Result<Counters> {
     Ok(parse(&text))
 }
 
+/// Whether a process says at `/readyz` that it is ready.
+pub async fn is_ready(address: SocketAddr) -> bool {
+    get(address, "/readyz").await.is_ok()
+}
+
 async fn get(address: SocketAddr, path: &str) -> anyhow::Result<String> {
     let stream = tokio::net::TcpStream::connect(address).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

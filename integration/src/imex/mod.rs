@@ -29,11 +29,11 @@ mod server;
 mod setup;
 pub mod state;
 mod transport;
-mod wire;
+pub(crate) mod wire;
 
 pub use ctl::ctl_main;
 pub use daemon::daemon_main;
-pub use setup::domain_main;
+pub use setup::{domain_main, make_domain};
 
 /// Version that both programs report: that of the driver they would come with.
 pub const VERSION: &str = "595.71.05";

@@ -69,35 +69,43 @@ impl Options {
     }
 
     fn make(&self) -> Result<()> {
-        std::fs::create_dir(&self.folder).with_context(|| format!("cannot make {}", self.folder.display()))?;
-        // The configuration names files by their full path.
-        let folder = std::fs::canonicalize(&self.folder)?;
-        let authority = self.tls.then(Authority::new).transpose()?;
-        let map: String = self.addresses.iter().map(|address| format!("{address}\n")).collect();
-        for (id, address) in self.addresses.iter().enumerate() {
-            let os = Os::at(folder.join(id.to_string()));
-            let socket = os.path("run/imex.sock");
-            if socket.as_os_str().len() >= SOCKET_PATH_MAX {
-                bail!("{} is too long for a unix socket: use a folder nearer to /", socket.display());
-            }
-            let mut config = format!(
-                "DAEMONIZE=0\nLOG_FILE_NAME=\nIMEX_CMD_ENABLED=1\nIMEX_CMD_PORT=50005\nIMEX_CMD_UNIX_DOMAIN_PATH={}\n",
-                socket.display()
-            );
-            if let Some(authority) = &authority {
-                config += &authority.admit(&os.path("tls"))?;
-            }
-            // Followed while a daemon runs, if it is there at its start.
-            std::fs::create_dir_all(os.path("imex"))?;
-            std::fs::create_dir_all(os.path("run"))?;
-            write(&os.path("net/addresses"), &format!("{address}\n"))?;
-            write(&os.path("proc/devices"), "Character devices:\n234 nvidia-caps-imex-channels\n")?;
-            write(&os.path("etc/hosts"), "")?;
-            write(&os.path("etc/nvidia-imex/nodes_config.cfg"), &map)?;
-            write(&os.path("etc/nvidia-imex/config.cfg"), &config)?;
-        }
-        Ok(())
+        make_domain(&self.folder, &self.addresses, self.tls)
     }
+}
+
+/// Makes `folder` with a node's folder for each address; daemons in them form one IMEX domain.
+///
+/// # Errors
+/// When `folder` is there already or cannot be written, or its path is too long for sockets.
+pub fn make_domain(folder: &Path, addresses: &[IpAddr], tls: bool) -> Result<()> {
+    std::fs::create_dir(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    // The configuration names files by their full path.
+    let folder = std::fs::canonicalize(folder)?;
+    let authority = tls.then(Authority::new).transpose()?;
+    let map: String = addresses.iter().map(|address| format!("{address}\n")).collect();
+    for (id, address) in addresses.iter().enumerate() {
+        let os = Os::at(folder.join(id.to_string()));
+        let socket = os.path("run/imex.sock");
+        if socket.as_os_str().len() >= SOCKET_PATH_MAX {
+            bail!("{} is too long for a unix socket: use a folder nearer to /", socket.display());
+        }
+        let mut config = format!(
+            "DAEMONIZE=0\nLOG_FILE_NAME=\nIMEX_CMD_ENABLED=1\nIMEX_CMD_PORT=50005\nIMEX_CMD_UNIX_DOMAIN_PATH={}\n",
+            socket.display()
+        );
+        if let Some(authority) = &authority {
+            config += &authority.admit(&os.path("tls"))?;
+        }
+        // Followed while a daemon runs, if it is there at its start.
+        std::fs::create_dir_all(os.path("imex"))?;
+        std::fs::create_dir_all(os.path("run"))?;
+        write(&os.path("net/addresses"), &format!("{address}\n"))?;
+        write(&os.path("proc/devices"), "Character devices:\n234 nvidia-caps-imex-channels\n")?;
+        write(&os.path("etc/hosts"), "")?;
+        write(&os.path("etc/nvidia-imex/nodes_config.cfg"), &map)?;
+        write(&os.path("etc/nvidia-imex/config.cfg"), &config)?;
+    }
+    Ok(())
 }
 
 /// Signs the certificates of one domain, and is forgotten then.

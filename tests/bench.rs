@@ -1,0 +1,50 @@
+//! The scenes of `heddle bench` with few nodes: that they come to their end, and counts. Never how long anything took.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The figures of a scene.
+struct Figures(Vec<Value>);
+
+impl Figures {
+    fn of(arguments: &[&str]) -> Self {
+        let bench = Command::new(env!("CARGO_BIN_EXE_heddle"))
+            .args(["bench", "--json"])
+            .args(arguments)
+            .env_remove("KUBECONFIG")
+            .output()
+            .unwrap();
+        assert!(bench.status.success(), "{}", String::from_utf8_lossy(&bench.stderr));
+        Self(serde_json::from_slice(&bench.stdout).unwrap())
+    }
+
+    /// The value of a line in a part of which the heading contains `section`.
+    fn value(&self, section: &str, what: &str) -> f64 {
+        let found = self
+            .0
+            .iter()
+            .find(|figure| figure["section"].as_str().unwrap_or_default().contains(section) && figure["what"] == what);
+        found.unwrap_or_else(|| panic!("{section}: {what} is not among {:#?}", self.0))["value"].as_f64().unwrap()
+    }
+}
+
+#[test]
+fn three_nodes_boot_with_few_writes() {
+    let figures = Figures::of(&["boot", "--nodes", "3", "--idle-seconds", "0"]);
+    // Members come in batches, each a write; health at most once for each node. Not a write for each pair.
+    assert!(figures.value("writes until", "IMEXDomain") <= 9.0);
+    // Whatever the size of the clique is: 732, 822, 1107.
+    assert!(figures.value("writes until", "IMEXNode, the most of one node") <= 12.0);
+    assert_eq!(figures.value("one node joins", "writes of the others' IMEXNodes"), 0.0);
+    assert!(figures.value("one node joins", "IMEXDomain writes") <= 4.0);
+}
+
+#[test]
+fn a_node_moves_in_and_back_beside_one_that_stays() {
+    let figures = Figures::of(&["exclusive", "--nodes", "2", "--moving", "1"]);
+    assert_eq!(figures.value("others", "daemons that were restarted"), 0.0);
+    // Announced, certified, assigned, daemon switched, entered.
+    assert!(figures.value("move in", "IMEXNode writes for each node that moves") <= 12.0);
+    assert!(figures.value("move back", "IMEXNode writes for each node that moves") <= 10.0);
+}
