@@ -51,7 +51,7 @@ demo-check:
     cargo run --release --quiet -- demo --json | python3 integration/check-demo.py
     cargo run --release --quiet -- demo --json --chaos | python3 integration/check-demo.py
 
-# What Heddle costs with the image's binary, beside the budgets: a node, or `boot`, `exclusive` (docs/bench.md)
+# What Heddle costs with the image's binary, beside the budgets: a node, or `boot`, `exclusive`, `scale` (docs/bench.md)
 bench *arguments:
     cargo build --profile dist --no-default-features
     cargo run --release -- bench --binary target/dist/heddle {{ arguments }}

@@ -48,3 +48,18 @@ fn a_node_moves_in_and_back_beside_one_that_stays() {
     assert!(figures.value("move in", "IMEXNode writes for each node that moves") <= 12.0);
     assert!(figures.value("move back", "IMEXNode writes for each node that moves") <= 10.0);
 }
+
+#[test]
+fn what_a_compute_domain_costs_the_controller_is_the_same_in_a_larger_cluster() {
+    let size = |nodes, cliques, cds| [["--nodes", nodes], ["--cliques", cliques], ["--cds", cds]].concat();
+    let churn = ["--churn-seconds", "2", "--churn-rate", "4", "--reboots", "10", "--before", "20"];
+    let figures = Figures::of(&[&["scale"], &size("60", "4", "6")[..], &churn].concat());
+    for part in ["20 nodes", "60 nodes"] {
+        assert_eq!(figures.value(part, "cold start: controller's writes"), 0.0);
+        assert_eq!(figures.value(part, "rest: writes in 10 s"), 0.0);
+        // Enter, leave, and what a leave did not note of a drain.
+        assert!(figures.value(part, "churn: writes of IMEXNodes by agents for each and node") <= 3.0);
+        // Finalizer, template and status of it, and their end; drain, free, fences.
+        assert!(figures.value(part, "churn: controller's writes for each") <= 16.0);
+    }
+}

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use heddle_integration::bench::{self, BootAmounts, ExclusiveAmounts, NodeAmounts, Options, Shared};
+use heddle_integration::bench::{self, BootAmounts, ExclusiveAmounts, NodeAmounts, Options, ScaleAmounts, Shared};
 
 /// Measures what Heddle costs, and prints each figure beside its budget.
 ///
@@ -32,6 +32,8 @@ enum Scene {
     Boot(Boot),
     /// Nodes move into the IMEX domain of an exclusive ComputeDomain, and back
     Exclusive(Exclusive),
+    /// The controller of a large cluster of light nodes
+    Scale(Scale),
 }
 
 #[derive(Args)]
@@ -74,6 +76,31 @@ struct Exclusive {
     moving: u32,
 }
 
+#[derive(Args)]
+struct Scale {
+    /// Nodes
+    #[arg(long, default_value_t = 10_000)]
+    nodes: u32,
+    /// NVLink partitions that they are spread over, of up to 18 nodes
+    #[arg(long, default_value_t = 556)]
+    cliques: u32,
+    /// ComputeDomains that stay, each with claims on two nodes
+    #[arg(long, default_value_t = 2000)]
+    cds: u32,
+    /// Seconds in which further ComputeDomains come and go
+    #[arg(long, default_value_t = 60)]
+    churn_seconds: u32,
+    /// How many come in each of these seconds
+    #[arg(long, default_value_t = 50)]
+    churn_rate: u32,
+    /// Nodes that reboot
+    #[arg(long, default_value_t = 200)]
+    reboots: u32,
+    /// Smaller clusters to measure before, to show what grows with the size
+    #[arg(long, value_name = "NODES,…", value_delimiter = ',', default_value = "100,1000")]
+    before: Vec<u32>,
+}
+
 impl From<Node> for bench::Scene {
     fn from(node: Node) -> Self {
         let (claims, compute_domains) = (node.claims, node.compute_domains);
@@ -87,6 +114,15 @@ impl From<Scene> for bench::Scene {
         match scene {
             Scene::Node(node) => node.into(),
             Scene::Boot(Boot { nodes, idle_seconds }) => Self::Boot(BootAmounts { nodes, idle_seconds }),
+            Scene::Scale(scale) => Self::Scale(ScaleAmounts {
+                nodes: scale.nodes,
+                cliques: scale.cliques,
+                compute_domains: scale.cds,
+                churn_seconds: scale.churn_seconds,
+                churn_rate: scale.churn_rate,
+                reboots: scale.reboots,
+                before: scale.before,
+            }),
             Scene::Exclusive(Exclusive { nodes, moving }) => Self::Exclusive(ExclusiveAmounts { nodes, moving }),
         }
     }

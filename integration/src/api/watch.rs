@@ -87,6 +87,11 @@ impl Change {
         self.previous.as_deref().map(|object| &object.value)
     }
 
+    /// Bytes of the object after the write, in JSON.
+    pub fn size(&self) -> usize {
+        self.object.bytes().len()
+    }
+
     /// The object's kind.
     pub fn kind(&self) -> &str {
         self.object.value["kind"].as_str().unwrap_or_default()

@@ -15,6 +15,7 @@ mod journal;
 mod node;
 mod process;
 mod rack;
+mod scale;
 mod scrape;
 
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use crate::demo::provision::Binary;
 pub use boot::Amounts as BootAmounts;
 pub use exclusive::Amounts as ExclusiveAmounts;
 pub use node::Amounts as NodeAmounts;
+pub use scale::Amounts as ScaleAmounts;
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
@@ -54,6 +56,8 @@ pub enum Scene {
     Boot(BootAmounts),
     /// Nodes move into an exclusive domain and back.
     Exclusive(ExclusiveAmounts),
+    /// The controller of a large cluster.
+    Scale(ScaleAmounts),
 }
 
 /// What all scenes have.
@@ -96,6 +100,11 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         Scene::Boot(amounts) => {
             boot::measure(&shared, amounts, &mut figures).await?;
             format!("{} nodes on this machine, {peers}", amounts.nodes)
+        }
+        Scene::Scale(amounts) => {
+            let title = format!("{} light nodes against an embedded API server", amounts.nodes);
+            scale::measure(&shared, amounts, &mut figures).await?;
+            title
         }
         Scene::Exclusive(amounts) => {
             exclusive::measure(&shared, amounts, &mut figures).await?;
