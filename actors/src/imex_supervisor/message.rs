@@ -37,6 +37,8 @@ pub enum Message {
     Stepped(Stepped),
     /// A report that waited is due.
     Due,
+    /// Details that waited are due.
+    Details,
     /// The pause after a failed request is over.
     Again,
 }
@@ -71,6 +73,7 @@ impl runtime::Message for Message {
             Self::Lost(_) => "Lost",
             Self::Stepped(_) => "Stepped",
             Self::Due => "Due",
+            Self::Details => "Details",
             Self::Again => "Again",
         }
     }

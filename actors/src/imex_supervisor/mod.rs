@@ -85,6 +85,9 @@ pub struct ImexSupervisor {
     busy: Option<Busy>,
     said_ready: Option<Ready>,
     said_status: Option<DaemonStatus>,
+    said_at: Option<tokio::time::Instant>,
+    /// Details are to be reported at the end of their pause.
+    details_due: bool,
     said_usable: Option<Usable>,
     /// Since when the daemon is not READY.
     not_ready: Option<tokio::time::Instant>,
@@ -119,6 +122,8 @@ impl ImexSupervisor {
             busy: None,
             said_ready: None,
             said_status: None,
+            said_at: None,
+            details_due: false,
             said_usable: None,
             not_ready: None,
         }
@@ -396,6 +401,7 @@ impl Actor for ImexSupervisor {
             }
             Message::Stepped(stepped) => self.stepped(stepped, cx),
             Message::Due => {}
+            Message::Details => self.details_due = false,
             Message::Again => self.busy = None,
         }
         self.step(cx);

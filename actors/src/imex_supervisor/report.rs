@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use heddle_core::api::{DaemonStatus, ImexMode, LinksState, MissingPeer, PeerLinks};
-use heddle_core::imex::{DaemonState, HostDaemon, Standing, refusal, shared_domain_name};
+use heddle_core::imex::{DaemonState, HostDaemon, Standing, is_news, refusal, shared_domain_name};
 use heddle_core::inventory::Fabric;
 use heddle_proto::runner::State;
 
@@ -14,6 +14,9 @@ use crate::slice_publisher::Usable;
 /// How long a daemon that is not READY may stay so before it is reported: the states of a start pass by without a write
 /// each, and an agent that has just begun does not withdraw what the one before it offered.
 const SETTLE: Duration = Duration::from_millis(500);
+/// What nobody acts upon is reported no more often than this: else a node that boots would write its object at each step of
+/// its daemon's start, and once more for each peer that comes.
+const DETAILS: Duration = Duration::from_secs(5);
 
 impl ImexSupervisor {
     /// Says what is to be said, where it differs from what was said.
@@ -40,12 +43,12 @@ impl ImexSupervisor {
         let since = self.not_ready.map_or(Duration::MAX, |since| now.duration_since(since));
         // Until it is known who runs the daemon, what another agent has said stays.
         if since >= SETTLE && self.mode().is_some() {
-            self.report_status(&ready);
+            self.report_status(&ready, now, cx);
             self.report_usable(ready);
         }
     }
 
-    fn report_status(&mut self, ready: &Ready) {
+    fn report_status(&mut self, ready: &Ready, now: tokio::time::Instant, cx: &mut Cx<'_, Self>) {
         // A runner that was never met says nothing, and the object keeps what it said before the agent's start.
         let Some(state) = &self.state else { return };
         let of_host = self.mode() == Some(ImexMode::HostManaged);
@@ -71,10 +74,20 @@ impl ImexSupervisor {
                 .filter(|said| said.state == status.state)
                 .map_or_else(|| jiff::Timestamp::now().to_string(), |said| said.since.clone());
         }
-        if self.said_status.as_ref() != Some(&status) {
-            (self.settings.status)(status.clone());
-            self.said_status = Some(status);
+        if self.said_status.as_ref() == Some(&status) {
+            return;
         }
+        let pause = self.said_at.map_or(Duration::ZERO, |at| DETAILS.saturating_sub(now.duration_since(at)));
+        if self.said_status.as_ref().is_some_and(|said| !is_news(said, &status)) && !pause.is_zero() {
+            if !self.details_due {
+                self.details_due = true;
+                cx.after(pause, Message::Details);
+            }
+            return;
+        }
+        (self.settings.status)(status.clone());
+        self.said_status = Some(status);
+        self.said_at = Some(now);
     }
 
     /// Nobody can be asked for the connections while the runner is away; what it said last stays.

@@ -20,15 +20,12 @@ pub(super) struct Peers {
     in_vain: u32,
     /// When connections were last to be made anew.
     disturbed: Instant,
-    /// When something of them was last said.
-    said: Option<Instant>,
 }
 
 impl Peers {
     /// Of a daemon that starts now.
     pub(super) fn new() -> Self {
-        let disturbed = Instant::now();
-        Self { next: None, asked: None, events: 0, prompted: false, in_vain: 0, disturbed, said: None }
+        Self { next: None, asked: None, events: 0, prompted: false, in_vain: 0, disturbed: Instant::now() }
     }
 
     /// When to ask.
@@ -84,10 +81,8 @@ impl Peers {
 
     /// Puts an answer into the state; how long to wait until the next question. Where there is none the last one stays: the
     /// matrix is no condition of anything.
-    ///
-    /// A peer that has come is no hurry: in a clique that boots one after the other, every daemon would say so of every other.
     pub(super) fn show(
-        &mut self,
+        &self,
         state: &mut State,
         row: Result<Option<OwnRow>, String>,
         config: &DomainConfig,
@@ -110,14 +105,6 @@ impl Peers {
         if !complete && self.disturbed.elapsed() < timing.peers_settle {
             return timing.poll_peers_least;
         }
-        let was_complete = state.links_unknown.is_empty() && state.missing.is_empty();
-        let grown =
-            connected.len() > state.connected.len() && state.connected.iter().all(|peer| connected.contains(peer));
-        let wait = self.said.map_or(Duration::ZERO, |said| timing.peers_settle.saturating_sub(said.elapsed()));
-        if complete && was_complete && grown && !wait.is_zero() {
-            return wait.max(timing.poll_peers_least);
-        }
-        self.said = Some(Instant::now());
         if state.links_since_unix_ms == 0 || !state.links_unknown.is_empty() {
             state.links_since_unix_ms = unix_ms;
         }
@@ -181,46 +168,26 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_come_one_after_the_other_are_told_together() {
-        let (timing, mut peers, mut state) = (Timing::default(), Peers::new(), State::default());
-        let all = DomainConfig { hosts: vec![("10.0.0.1".into(), "name".into())], ..DomainConfig::default() };
-        let row = |peers: &[u32]| {
-            let connections = peers.iter().map(|peer| (*peer, "CONNECTED".to_owned())).collect();
-            Ok(Some(OwnRow { connections, ..OwnRow::default() }))
-        };
-        let mut show = |peers: &mut Peers, connected: &[u32]| {
-            let pause = peers.show(&mut state, row(connected), &all, &timing, 1);
-            (pause, state.connected.clone())
-        };
-        assert_eq!(show(&mut peers, &[1]), (timing.poll_peers, vec![1]));
-        let (pause, said) = show(&mut peers, &[1, 2]);
-        assert!(said == [1] && pause > timing.poll_peers_least && pause <= timing.peers_settle, "{pause:?}");
-        peers.said = Some(Instant::now() - timing.peers_settle);
-        assert_eq!(show(&mut peers, &[1, 2, 3]), (timing.poll_peers, vec![1, 2, 3]));
-        assert_eq!(show(&mut peers, &[1, 3]).1, [1, 3], "one that has gone is told at once");
-    }
-
-    #[test]
     fn what_is_missing_is_said_when_it_has_had_its_time() {
-        let (timing, mut peers, mut state) = (Timing::default(), Peers::new(), State::default());
-        let mut show = |peers: &mut Peers, row, at| {
+        let (timing, peers, mut state) = (Timing::default(), Peers::new(), State::default());
+        let mut show = |peers: &Peers, row, at| {
             let pause = peers.show(&mut state, row, &config(), &timing, at);
             (pause, state.clone())
         };
-        let (pause, said) = show(&mut peers, row("NEVER_CONNECTED"), 1);
+        let (pause, said) = show(&peers, row("NEVER_CONNECTED"), 1);
         assert_eq!((pause, said.links_since_unix_ms), (timing.poll_peers_least, 0), "it has just begun");
-        let (pause, said) = show(&mut peers, row("CONNECTED"), 2);
+        let (pause, said) = show(&peers, row("CONNECTED"), 2);
         assert_eq!((pause, said.links_since_unix_ms, said.connected), (timing.poll_peers, 2, vec![1]));
-        let mut later = Peers { disturbed: Instant::now() - timing.peers_settle, ..Peers::new() };
-        let (pause, said) = show(&mut later, row("RECOVERING"), 3);
+        let later = Peers { disturbed: Instant::now() - timing.peers_settle, ..Peers::new() };
+        let (pause, said) = show(&later, row("RECOVERING"), 3);
         assert_eq!((pause, said.missing), (timing.poll_missing_peers, [(1, "RECOVERING".to_owned())].into()));
         assert_eq!(said.links_since_unix_ms, 2, "known it was before");
         for (at, why) in [(4, Err("it hangs".to_owned())), (5, Ok(None))] {
-            let (_, said) = show(&mut later, why, at);
+            let (_, said) = show(&later, why, at);
             assert_eq!((said.links_since_unix_ms, said.missing.len()), (4, 1), "the last word stays");
             assert!(!said.links_unknown.is_empty());
         }
-        let (_, said) = show(&mut later, row("CONNECTED"), 6);
+        let (_, said) = show(&later, row("CONNECTED"), 6);
         assert_eq!((said.links_since_unix_ms, said.links_unknown.as_str(), said.missing.len()), (6, "", 0));
     }
 }
