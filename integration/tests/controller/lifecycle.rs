@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use heddle_core::api::IsolationMode::{self, Channel, Domain};
 use heddle_core::controller::{CHANNEL_ASSIGNED, DEGRADED, ISOLATED, READY};
 use heddle_core::names;
@@ -52,6 +54,31 @@ fn pods_on_two_nodes_make_it_ready_with_one_channel() {
         assert_eq!((status.cliques[0].imex_domain.as_str(), status.cliques[0].nodes), (domain.as_str(), 2));
         assert_eq!(status.nodes[0].name, "n0");
         assert!(!cluster.events("NodesReady").await.is_empty());
+    });
+}
+
+/// A pod for each ComputeDomain and node is half a minute, and its end the end of jobs; a label outlives both (384, 404).
+#[test]
+fn issues_920_1152_and_357_a_compute_domain_makes_no_pod_moves_no_daemon_and_labels_no_node() {
+    test(2, async |cluster: &mut Cluster| {
+        let green = cluster.create("green", Channel).await;
+        cluster.place(&green, Channel, "n0").await;
+        cluster.prepared(&green, "n0").await;
+        cluster.end(&green, "n0").await;
+        cluster.delete("green").await;
+        cluster.gone("green").await;
+        cluster.freed(&home(), &green.uid).await;
+        let (mut written, mut history) = (BTreeMap::<String, usize>::new(), cluster.server.history());
+        while let Some(change) = history.try_next().unwrap() {
+            *written.entry(change.kind().to_owned()).or_default() += 1;
+        }
+        assert_eq!(written["Node"], 2, "the test has made them, and nobody has written to them: {written:?}");
+        for kind in ["Pod", "DaemonSet", "Deployment", "Job", "ReplicaSet"] {
+            assert_eq!(written.get(kind), None, "{written:?}");
+        }
+        for node in ["n0", "n1"] {
+            cluster.served(node, &home()).await;
+        }
     });
 }
 
