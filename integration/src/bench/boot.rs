@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::daemons::{Seen, alone, connected};
 use super::figures::{Distribution, Figures, millis};
 use super::journal::Entry;
-use super::rack::Rack;
+use super::rack::{Rack, TOLD};
 use super::{Shared, since};
 
 /// The daemon honours one SIGUSR1 in this time, so a new member may take as long to be known to all.
@@ -65,7 +65,7 @@ async fn boot(shared: &Shared, rack: &mut Rack, nodes: usize, figures: &mut Figu
     steps(rack, place, began, figures);
     figures.spread("node up to its daemon answers", &answers);
 
-    rack.quiet_for(Duration::from_secs(3)).await?;
+    rack.quiet_for(TOLD).await?;
     figures.section(format!("writes until {nodes} nodes are one domain"));
     writes(rack, place, nodes, figures);
     let (committed, requested) = (rack.journal.now() - place, rack.journal.requests() - requests);
@@ -150,7 +150,7 @@ async fn join(rack: &mut Rack, others: usize, figures: &mut Figures) -> anyhow::
     let all = last(&seen, |seen| seen.connected);
     figures.at_most("node up to all connected with it", millis(all - began), "ms", millis(SIGNAL_WINDOW));
     steps(rack, place, began, figures);
-    rack.quiet_for(Duration::from_secs(3)).await?;
+    rack.quiet_for(TOLD).await?;
     figures.plain("IMEXDomain writes", rack.journal.by_name(place, "IMEXDomain").values().sum::<u64>() as f64, "");
     let mut nodes = rack.journal.by_name(place, "IMEXNode");
     let own = nodes.remove(&rack.nodes[others].name).unwrap_or_default();

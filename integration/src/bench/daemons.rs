@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use serde_json::Value;
 use tokio::net::UnixStream;
 
 use super::Shared;
@@ -17,6 +18,34 @@ use crate::imex::{make_domain, wire};
 
 /// How often each daemon is asked. Figures of a start are that coarse.
 const LOOK: Duration = Duration::from_millis(10);
+/// The socket of a daemon that has a root of its own, in there.
+const SOCKET: &str = "/run/imex.sock";
+
+/// Where a daemon is asked.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// At this socket.
+    Socket(PathBuf),
+    /// By its runner, with this folder. A daemon that has a root of its own has its socket there.
+    Runner(PathBuf),
+}
+
+impl Place {
+    /// The socket; none while it is not known, or no daemon runs.
+    fn socket(&self) -> Option<PathBuf> {
+        match self {
+            Self::Socket(socket) => Some(socket.clone()),
+            Self::Runner(folder) => {
+                let socket = folder.join("imex.sock");
+                if socket.exists() {
+                    return Some(socket);
+                }
+                let record: Value = serde_json::from_slice(&std::fs::read(folder.join("daemon.json")).ok()?).ok()?;
+                Some(PathBuf::from(format!("/proc/{}/root{SOCKET}", record["pid"].as_u64()?)))
+            }
+        }
+    }
+}
 
 /// When a daemon was first seen to be so.
 #[derive(Clone, Copy, Debug)]
@@ -29,24 +58,24 @@ pub struct Seen {
     pub connected: Instant,
 }
 
-/// Follows daemons by their control sockets until each is READY and connected with all the others.
+/// Asks daemons at their control sockets until each is READY and connected with all the others.
 ///
 /// # Errors
 /// When that takes too long, or `check` finds something broken.
-pub async fn connected(sockets: &[PathBuf], check: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<Vec<Seen>> {
+pub async fn connected(daemons: &[Place], check: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<Vec<Seen>> {
     let began = Instant::now();
-    let mut seen = vec![(None, None, None); sockets.len()];
+    let mut seen = vec![(None, None, None); daemons.len()];
     loop {
-        for (socket, (answers, ready, connected)) in sockets.iter().zip(&mut seen) {
+        for (daemon, (answers, ready, connected)) in daemons.iter().zip(&mut seen) {
             if connected.is_some() {
                 continue;
             }
-            let Some((state, peers)) = ask(socket).await else { continue };
+            let Some((state, peers)) = ask(daemon).await else { continue };
             let now = Instant::now();
             answers.get_or_insert(now);
             if state == DaemonState::Ready {
                 ready.get_or_insert(now);
-                if peers >= sockets.len() {
+                if peers >= daemons.len() {
                     *connected = Some(now);
                 }
             }
@@ -70,8 +99,8 @@ pub async fn connected(sockets: &[PathBuf], check: impl Fn() -> anyhow::Result<(
 }
 
 /// The state of a daemon, and how many members of its domain it is connected with, itself among them.
-async fn ask(socket: &Path) -> Option<(DaemonState, usize)> {
-    let mut stream = UnixStream::connect(socket).await.ok()?;
+async fn ask(daemon: &Place) -> Option<(DaemonState, usize)> {
+    let mut stream = UnixStream::connect(daemon.socket()?).await.ok()?;
     wire::send(&mut stream, &wire::Command::Node).await.ok()?;
     match wire::receive(&mut stream).await.ok()? {
         wire::Answer::Node { state, connections, .. } => {
@@ -93,7 +122,7 @@ pub async fn alone(shared: &Shared, folder: &Path, count: usize) -> anyhow::Resu
     let addresses = (0..count).map(address).collect::<anyhow::Result<Vec<_>>>()?;
     make_domain(folder, &addresses, !shared.insecure_peers)?;
     let folders: Vec<_> = (0..count).map(|node| folder.join(node.to_string())).collect();
-    let sockets: Vec<_> = folders.iter().map(|os| os.join("run/imex.sock")).collect();
+    let places: Vec<_> = folders.iter().map(|os| Place::Socket(os.join("run/imex.sock"))).collect();
     let began = Instant::now();
     let mut daemons = Vec::new();
     for (node, os) in folders.iter().enumerate() {
@@ -108,7 +137,7 @@ pub async fn alone(shared: &Shared, folder: &Path, count: usize) -> anyhow::Resu
         Some(broken) => bail!("{broken}"),
         None => Ok(()),
     };
-    let seen = connected(&sockets, check).await;
+    let seen = connected(&places, check).await;
     let ended = seen.map(|seen| seen.iter().map(|seen| seen.connected).max().unwrap_or(began));
     futures::future::join_all(daemons.into_iter().map(Process::stop)).await;
     Ok(ended?.duration_since(began))

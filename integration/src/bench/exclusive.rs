@@ -14,7 +14,7 @@ use super::claims::{Claims, PodRef};
 use super::daemons::connected;
 use super::figures::{Distribution, Figures, millis};
 use super::journal::Entry;
-use super::rack::{PATIENCE, Rack};
+use super::rack::{PATIENCE, Rack, TOLD};
 use super::{Shared, bed};
 use crate::demo::provision::Node;
 
@@ -76,7 +76,7 @@ async fn play(rack: &mut Rack, amounts: Amounts, figures: &mut Figures) -> anyho
         stays.caller.prepare(&claim).await?;
     }
     let red = maker.compute_domain("red", IsolationMode::Domain).await?;
-    rack.quiet_for(Duration::from_secs(2)).await?;
+    rack.quiet_for(TOLD).await?;
     let before = pids(rack, &stay).await?;
     let (home, own) = (shared_domain_name(&rack.nodes[0].clique), exclusive_domain_name(&rack.nodes[0].clique, &red));
 
@@ -87,7 +87,7 @@ async fn play(rack: &mut Rack, amounts: Amounts, figures: &mut Figures) -> anyho
     let prepared = began.iter().map(|(_, allocated, prepared)| *prepared - *allocated).collect();
     steps(rack, place, &allocated, &own, figures, "claim allocated");
     figures.spread("claim allocated to prepared", &Distribution::new(prepared));
-    rack.quiet_for(Duration::from_secs(2)).await?;
+    rack.quiet_for(TOLD).await?;
     writes(rack, place, &moving, figures);
 
     let place = rack.journal.now();
@@ -103,7 +103,7 @@ async fn play(rack: &mut Rack, amounts: Amounts, figures: &mut Figures) -> anyho
     figures.section(format!("{} nodes move back", moving.len()));
     steps(rack, place, &freed, &home, figures, "claim gone");
     figures.plain("ComputeDomain deleted to all nodes connected again", millis(deleted.elapsed()), "ms");
-    rack.quiet_for(Duration::from_secs(2)).await?;
+    rack.quiet_for(TOLD).await?;
     writes(rack, place, &moving, figures);
 
     figures.section(format!("the {} others", stay.len()));

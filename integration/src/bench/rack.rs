@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use tonic::transport::Endpoint;
 use uuid::Uuid;
 
+use super::daemons::Place;
 use super::embedded::{Embedded, NAMESPACE};
 use super::journal::Journal;
 use super::{Shared, bed, scrape};
@@ -25,6 +26,8 @@ use crate::node::NodePaths;
 
 /// What anything here may take before it counts as broken, on a machine that is busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+/// After this long without a write all is told: what people alone look at may wait for 5 s.
+pub const TOLD: Duration = Duration::from_secs(6);
 /// How often files and probes are looked at while something is waited for.
 const LOOK: Duration = Duration::from_millis(5);
 /// GPUs of a node.
@@ -157,22 +160,25 @@ impl Rack {
         }
     }
 
-    /// Waits until nothing has been written for a while.
+    /// Waits until nothing but Leases has been written for a while.
     ///
     /// # Errors
     /// When a process is broken, or it never comes to rest.
     pub async fn quiet_for(&self, rest: Duration) -> anyhow::Result<()> {
-        let (began, mut changes) = (Instant::now(), self.api.server.changes());
-        loop {
-            changes.mark_unchanged();
-            if tokio::time::timeout(rest, changes.changed()).await.is_err() {
-                return self.check();
-            }
+        let (began, mut place, mut since) = (Instant::now(), self.journal.now(), Instant::now());
+        while since.elapsed() < rest {
+            tokio::time::sleep(LOOK).await;
             self.check()?;
+            let written = self.journal.since(place);
+            place += written.len();
+            if let Some(last) = written.iter().rfind(|entry| entry.kind() != "Lease") {
+                since = last.at;
+            }
             if began.elapsed() > PATIENCE {
                 bail!("the cluster has not come to rest within {} s", PATIENCE.as_secs());
             }
         }
+        Ok(())
     }
 
     /// What the runner of a node says.
@@ -209,9 +215,9 @@ impl Rack {
         }
     }
 
-    /// The daemons' control sockets, of the nodes that are up.
-    pub fn daemons(&self) -> Vec<PathBuf> {
-        self.nodes.iter().take(self.up.len()).map(|node| node.paths.imex().join("imex.sock")).collect()
+    /// The daemons of the nodes that are up.
+    pub fn daemons(&self) -> Vec<Place> {
+        self.nodes.iter().take(self.up.len()).map(|node| Place::Runner(node.paths.imex())).collect()
     }
 
     /// A folder that goes with the rack.

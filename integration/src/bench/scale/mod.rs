@@ -242,6 +242,9 @@ impl Cluster<'_> {
         figures.plain("cold start: CPU of the API server", millis(api) / 1000.0, "s");
         let counts = self.fleet.tally.now().since(&before);
         figures.at_most("cold start: controller's writes", counts.of_controller() as f64, "", 0.0);
+        for (resource, count) in &counts.controller {
+            figures.plain(format!("cold start: write requests to {resource}"), *count as f64, "");
+        }
         let resident = process::memory(pid)?.resident as f64 / MIB;
         figures.at_most("cold start: memory of the controller", resident, "MiB", 300.0);
         Ok(())
@@ -318,6 +321,9 @@ impl Cluster<'_> {
         let counts = self.fleet.tally.now().since(&before);
         let cpu = process::cpu(self.pid()?)?.saturating_sub(used);
         figures.at_most(format!("rest: writes in {} s", REST.as_secs()), counts.all_committed() as f64, "", 0.0);
+        for (kind, count) in &counts.committed {
+            figures.plain(format!("rest: writes of {kind}"), *count as f64, "");
+        }
         figures.plain("rest: controller CPU", millis(cpu) / REST.as_secs_f64(), "ms/s");
         Ok(())
     }
