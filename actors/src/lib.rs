@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod api_requests;
 mod cause;
+pub mod channel_admin;
 pub mod channel_allocator;
 pub mod controller;
 pub mod crds;

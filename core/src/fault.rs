@@ -114,6 +114,16 @@ pub mod reason {
         CHANNELS_EXHAUSTED = "ChannelsExhausted";
         /// Objects disagree about a channel; nothing is re-numbered by itself.
         CHANNEL_CLASH = "ChannelClash";
+        /// An unused channel is being taken back, because another ComputeDomain found none.
+        CHANNEL_RECLAIMED = "ChannelReclaimed";
+        /// A lost node keeps a channel from being given to others.
+        CHANNEL_QUARANTINED = "ChannelQuarantined";
+        /// A person has taken channels off a node that is off for good.
+        CHANNEL_RELEASED = "ChannelReleased";
+        /// A node that may run containers is not to be released.
+        NODE_ALIVE = "NodeAlive";
+        /// The node lists no such channel.
+        NOTHING_TO_RELEASE = "NothingToRelease";
         /// The kernel module of the node serves no IMEX channel that could be given away.
         NO_CHANNELS = "NoImexChannels";
         /// The node's own files (CDI, checkpoint, device list) could not be read or written.
@@ -134,6 +144,12 @@ pub mod reason {
         CRD_OUTDATED = "CRDOutdated";
         /// What a ComputeDomain asked for may have been dropped when it was made.
         FIELDS_DROPPED = "FieldsDropped";
+        /// The API server does not take the ComputeDomain's template.
+        TEMPLATE_REFUSED = "TemplateRefused";
+        /// The ComputeDomain's spec cannot be served.
+        INVALID_SPEC = "InvalidSpec";
+        /// The ComputeDomain asks for more nodes than the cluster has.
+        TOO_FEW_NODES = "TooFewNodes";
         /// An IMEX domain has no index left for this node.
         DOMAIN_FULL = "DomainFull";
         /// The domain's members differ in something that must be equal.

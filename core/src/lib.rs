@@ -5,6 +5,7 @@
 //! functions.
 
 pub mod api;
+pub mod channels;
 pub mod claim;
 pub mod clique;
 pub mod condition;

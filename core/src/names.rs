@@ -15,6 +15,8 @@ pub const CHANNEL_CONFIG_KIND: &str = "ComputeDomainChannelConfig";
 pub const CHANNEL_REQUEST: &str = "channel";
 /// Finalizer of ComputeDomains and of their generated templates.
 pub const FINALIZER: &str = "resource.nvidia.com/computeDomain";
+/// Finalizer of IMEXDomains: their channel map must outlive every use of it.
+pub const DOMAIN_FINALIZER: &str = "imex.heddle.dev/channels";
 /// Label with the UID of the ComputeDomain, on templates and on the claims made from them.
 pub const COMPUTE_DOMAIN_LABEL: &str = "resource.nvidia.com/computeDomain";
 /// Label that says what a generated template is for.

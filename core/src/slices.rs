@@ -66,6 +66,12 @@ pub fn gpu_name(gpu: &Gpu) -> String {
     format!("gpu-{}", gpu.minor)
 }
 
+/// Whether a device of this name is a GPU of some node.
+pub fn is_gpu(device: &str) -> bool {
+    let minor = device.strip_prefix("gpu-").and_then(|minor| minor.parse::<u32>().ok());
+    minor.is_some_and(|minor| format!("gpu-{minor}") == device)
+}
+
 /// The GPUs of a node, with the attributes that selectors written for the existing driver use. One that must not be
 /// given to anybody new is tainted; one that is divided by MIG is no whole GPU and is left out.
 pub fn gpus(inventory: &Inventory) -> Vec<Device> {

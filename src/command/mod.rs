@@ -3,6 +3,7 @@
 mod agent;
 #[cfg(feature = "demo")]
 mod bench;
+mod channel;
 mod client;
 mod controller;
 mod crds;
@@ -53,6 +54,8 @@ enum Command {
     Controller(controller::Controller),
     /// Check a node from the driver up to the kubelet, and say what to do
     Preflight(Box<preflight::Preflight>),
+    /// Show the IMEX channels in use, and give back those of nodes that are lost for good
+    Channel(channel::Channel),
     /// Print the CustomResourceDefinitions, apply them, or compare them with a cluster's
     Crds(crds::Crds),
     #[command(hide = true)]
@@ -74,7 +77,7 @@ pub fn run() -> ExitCode {
     let level = match &cli.command {
         #[cfg(feature = "demo")]
         Command::Demo(_) | Command::Bench(_) => "error",
-        Command::Preflight(_) | Command::Crds(_) => "error",
+        Command::Preflight(_) | Command::Channel(_) | Command::Crds(_) => "error",
         Command::ImexRunner(runner) => &runner.log_filter(),
         _ => "info",
     };
@@ -91,6 +94,7 @@ pub fn run() -> ExitCode {
         Command::ImexEnter(enter) => return enter.run(),
         Command::ImexRunner(runner) => runner.run(),
         Command::Controller(controller) => controller.run(),
+        Command::Channel(channel) => channel.run(),
         Command::Crds(crds) => crds.run(),
         Command::UninstallCheck(check) => check.run(),
         Command::SmokeTest(test) => test.run(),

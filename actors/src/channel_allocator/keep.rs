@@ -1,10 +1,10 @@
 //! What the node has entered against what its claims hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_core::claim::Prepared;
 use heddle_core::fault::Fault;
-use heddle_core::imex::Answer;
+use heddle_core::imex::{Answer, agreement};
 
 use super::{ChannelAllocator, Message, RETRY};
 use crate::node_link;
@@ -14,7 +14,7 @@ impl ChannelAllocator {
     /// Compares what the claims hold with what the node's object lists: what nobody holds is left, what was lost is put
     /// back.
     pub(super) fn reconcile(&mut self, cx: &mut Cx<'_, Self>) {
-        let abandoned = self.ledger.abandoned(self.node_status());
+        let abandoned = self.abandoned();
         if !abandoned.is_empty() {
             self.settings.node_link.tell(node_link::Message::Leave { cd_uids: abandoned });
         }
@@ -25,13 +25,19 @@ impl ChannelAllocator {
                 for (cd_uid, fault) in clashes.iter().filter(|(uid, _)| !self.clashes.contains_key(*uid)) {
                     tracing::error!(compute_domain = %cd_uid, reason = fault.reason, "{fault}");
                 }
+                let lost = self.ledger.lost(status);
+                let said = status.is_some_and(|status| agreement::says_otherwise(&status.conditions));
+                if self.ledger.is_restored() && (clashes != self.clashes || (said && clashes.is_empty())) {
+                    let draft = agreement::condition(&clashes);
+                    self.settings.node_link.tell(node_link::Message::Condition(draft));
+                }
                 self.clashes = clashes;
-                self.ledger.lost(status)
+                lost
             }
             None => BTreeMap::new(),
         };
         for (cd_uid, entry) in lost {
-            if self.clashes.contains_key(&cd_uid) || !self.keeping.insert(cd_uid.clone()) {
+            if !self.keeping.insert(cd_uid.clone()) {
                 continue;
             }
             let entry = heddle_core::api::NodeChannel { since: jiff::Timestamp::now().to_string(), ..entry };
@@ -41,6 +47,11 @@ impl ChannelAllocator {
             cx.spawn_then("keep", asked, move |answer| Message::Kept { cd_uid, answer });
         }
         self.say_whether_the_daemon_may_be_ended();
+    }
+
+    /// What is to be left. A claim that waits for one of these waits until that is done.
+    pub(super) fn abandoned(&self) -> BTreeSet<String> {
+        self.ledger.abandoned(self.node_status(), self.view.as_ref().and_then(|view| view.domain.as_deref()))
     }
 
     pub(super) fn kept(&mut self, cd_uid: String, answer: Result<Answer, AskError>, cx: &mut Cx<'_, Self>) {

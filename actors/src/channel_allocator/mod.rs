@@ -113,10 +113,12 @@ impl ChannelAllocator {
     fn advance(&mut self, cx: &mut Cx<'_, Self>) {
         self.forget_askers_that_went_away();
         let claims: Vec<String> = self.waiting.keys().cloned().collect();
+        let abandoned = self.abandoned();
         for claim_uid in claims {
             let Some(waiting) = self.waiting.get(&claim_uid) else { continue };
             let (cd, mode) = (waiting.cd.clone(), waiting.mode);
-            if self.pass_gate(&claim_uid).is_some() && !self.underway.contains_key(&cd.uid) {
+            let open = self.pass_gate(&claim_uid).is_some() && !abandoned.contains(&cd.uid);
+            if open && !self.underway.contains_key(&cd.uid) {
                 self.enter(cd, mode, cx);
             }
         }

@@ -49,6 +49,8 @@ pub struct DomainController {
     /// Domains that contradict their nodes, by name: in which version, and when to examine them.
     suspects: BTreeMap<String, (Option<String>, Instant)>,
     rechecks: BTreeSet<TemplateKey>,
+    /// Numbers in quarantine by clique, of those that have any.
+    quarantined: BTreeMap<String, usize>,
 }
 
 /// What an operator decides.
@@ -134,6 +136,7 @@ impl DomainController {
             retries: Retries::default(),
             suspects: BTreeMap::new(),
             rechecks: BTreeSet::new(),
+            quarantined: BTreeMap::new(),
         }
     }
 }
@@ -232,6 +235,9 @@ impl DomainController {
         if !self.leadership.leads() {
             // Whoever stands by for a long time must not remember all that there has ever been.
             self.view.borrow_mut().dirty = Dirty::default();
+            // What it counted while it led is the leader's to tell.
+            self.quarantined.clear();
+            self.metrics.quarantined.set(0);
             return;
         }
         if self.knows_all() && self.pass == Pass::Idle && !self.view.borrow().dirty.is_empty() {
@@ -257,6 +263,10 @@ impl DomainController {
             }
             for clique in &dirty.cliques {
                 let plan = controller::clique(&view, clique);
+                self.quarantined.remove(clique);
+                if plan.quarantined > 0 {
+                    self.quarantined.insert(clique.clone(), plan.quarantined);
+                }
                 problems.push((clique.clone(), plan.problems));
                 work.extend(plan.writes.into_iter().map(|write| (Key::Clique(clique.clone()), write)));
             }
@@ -272,6 +282,7 @@ impl DomainController {
                 cx.spawn("node-event", async move { effects.note_node(&node, &fault).await });
             }
         }
+        self.metrics.quarantined.set(self.quarantined.values().sum::<usize>() as i64);
         let now = Instant::now();
         work.retain(|(key, write)| self.is_due(key, write, now, cx));
         self.buckets.forget_idle(now);

@@ -12,6 +12,8 @@ pub struct ControllerMetrics {
     crd_fits: Family<CrdLabels, Gauge>,
     /// Objects that contradict each other so that nothing can be put right without a person.
     pub clashes: Counter,
+    /// Numbers of ComputeDomains that are gone, which lost nodes keep from being given to others.
+    pub quarantined: Gauge,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -64,6 +66,11 @@ impl ControllerMetrics {
             "crd_fits",
             "1 while the CRD that the API serves keeps all that this release writes; otherwise no new ComputeDomain is served",
             metrics.crd_fits.clone(),
+        );
+        registry.register(
+            "channels_quarantined",
+            "IMEX channel numbers that lost nodes keep from being given to others; heddle channel list --quarantined names them",
+            metrics.quarantined.clone(),
         );
         for write in ["drain", "free", "fence", "move"] {
             drop(metrics.writes.get_or_create(&WriteLabels { write, outcome: "done" }));

@@ -70,8 +70,10 @@ pub fn devices(claim: &ResourceClaim, key: &ClaimKey, driver: &str, node: &str) 
         let (pool, device) = (&other.pool, &other.device);
         return Err(mismatch(format!("holds {device} of {pool}, this is node {node}")));
     }
-    if let Some(other) = ours.iter().find(|result| driver == names::DRIVER && !slices::is_slot(&result.device)) {
-        return Err(mismatch(format!("holds {:.80} of {node}, which is no slot", other.device)));
+    let (ours_by_name, what): (fn(&str) -> bool, _) =
+        if driver == names::DRIVER { (slices::is_slot, "slot") } else { (slices::is_gpu, "GPU") };
+    if let Some(other) = ours.iter().find(|result| !ours_by_name(&result.device)) {
+        return Err(mismatch(format!("holds {:.80} of {node}, which is no {what}", other.device)));
     }
     Ok(ours.into_iter().map(allocated).collect())
 }
@@ -238,6 +240,24 @@ mod tests {
             let fault = devices(&claim, &key(), names::DRIVER, "n1").unwrap_err();
             assert_eq!((fault.class, fault.reason), (Class::Permanent, reason::CLAIM_MISMATCH), "{fault}");
         }
+    }
+
+    #[test]
+    fn a_device_that_no_node_publishes_is_refused_for_good() {
+        for (driver, device) in [
+            (names::DRIVER, "slot-31"),
+            (names::DRIVER, "gpu-0"),
+            (names::GPU_DRIVER, "slot-0"),
+            (names::GPU_DRIVER, "gpu-00"),
+            (names::GPU_DRIVER, "gpu-"),
+            (names::GPU_DRIVER, "../gpu-0"),
+        ] {
+            let claim = claim(vec![result("r", driver, "n1", device)], vec![]);
+            let fault = devices(&claim, &key(), driver, "n1").unwrap_err();
+            assert_eq!((fault.class, fault.reason), (Class::Permanent, reason::CLAIM_MISMATCH), "{fault}");
+        }
+        let last = claim(vec![result("r", names::GPU_DRIVER, "n1", "gpu-15")], vec![]);
+        assert!(devices(&last, &key(), names::GPU_DRIVER, "n1").is_ok(), "it may only be lost for the moment");
     }
 
     #[test]

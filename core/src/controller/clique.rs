@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::membership::{Candidate, Membership, membership};
 use super::write::{DomainWrite, Write};
-use super::{View, health, placement};
+use super::{Cd, View, health, placement, quarantine};
 use crate::api::{
     ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXDomainSpec, IMEXNode, ImexMode, Member, Refusal,
 };
@@ -12,7 +12,7 @@ use crate::fault::Fault;
 use crate::imex::{exclusive_domain_name, shared_domain_name};
 use crate::invariants::{Report, World};
 use crate::names;
-use crate::protocol::{self, mark, name};
+use crate::protocol::{self, lists, mark, name};
 
 /// What one clique needs: its domains, their members, moves of nodes, and channels that are drained, fenced and freed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,6 +21,8 @@ pub struct CliquePlan {
     pub writes: Vec<Write>,
     /// What is wrong with its nodes.
     pub problems: BTreeMap<String, Fault>,
+    /// Numbers of its domains that lost nodes keep from being given to others.
+    pub quarantined: usize,
 }
 
 /// Decides one clique. It costs what the clique holds, whatever the size of the cluster.
@@ -61,21 +63,26 @@ impl Clique<'_> {
         self.exclusives(&places, &mut plan);
         self.moves(&places, &mut plan);
         self.refusals(&places, &mut plan);
+        plan.quarantined =
+            self.view.domains_of_clique(self.key).map(|domain| quarantine::count(self.view, domain)).sum();
         plan
     }
 
-    /// The exclusive domain that a node should serve: that of an exclusive ComputeDomain with claims on it. One that
-    /// the node serves already comes first. A daemon that the host runs is never moved.
+    /// The exclusive domain that a node should serve: that of an exclusive ComputeDomain whose claims are the only ones
+    /// there, as those from its template always are. A node that serves it already goes on. A daemon that the host runs is
+    /// never moved.
     fn wanted(&self, node: &str, object: &IMEXNode) -> Option<Wanted> {
         if !self.reports_here(object) || is_host_managed(object) {
             return None;
         }
         let cds = self.view.cds_on(node);
+        let alone = cds.values().filter(|cd| cd.alive()).count() == 1;
         let wanted = cds
             .values()
             .filter(|cd| cd.alive() && self.view.exclusive(cd) && self.view.obstacle(cd).is_none())
             .map(|cd| Wanted { domain: exclusive_domain_name(&self.id, cd.uid()), owner: cd.reference.clone() });
-        wanted.min_by_key(|wanted| object.spec.domain.as_deref() != Some(&wanted.domain))
+        let mut wanted = wanted.filter(|wanted| alone || object.spec.domain.as_deref() == Some(&wanted.domain));
+        wanted.next()
     }
 
     fn reports_here(&self, node: &IMEXNode) -> bool {
@@ -146,7 +153,9 @@ impl Clique<'_> {
         let wanted = self.membership(domain_name, &domain.spec, candidates);
         plan.problems.extend(wanted.problems);
         let nodes = self.nodes_of(domain);
-        if self.disused(domain, &wanted.members, &nodes) {
+        // Deleted by hand: it goes, and is made anew, when no number of it would be forgotten.
+        let ends = domain.metadata.deletion_timestamp.is_some() && placement::unused(domain, &nodes);
+        if ends || self.disused(domain, &wanted.members, &nodes) {
             let nodes = nodes.iter().map(|node| name(node).to_string()).collect();
             plan.writes.push(Write::DeleteDomain { domain: Box::new(domain.clone()), nodes });
             return;
@@ -155,7 +164,9 @@ impl Clique<'_> {
         if !suspects.is_empty() || !sound(domain) {
             plan.writes.push(Write::Examine { domain: domain_name.into(), nodes: suspects });
         }
-        let members = (wanted.members != domain.spec.members).then_some(wanted.members);
+        // The write of the members also puts the finalizer back.
+        let guarded = guards(domain) || domain.metadata.deletion_timestamp.is_some();
+        let members = (wanted.members != domain.spec.members || !guarded).then_some(wanted.members);
         let write = self.domain_write(domain, members, nodes);
         for (node, mark) in protocol::fences(domain, &write.nodes) {
             if let Some(object) = self.view.imex_node(&node) {
@@ -204,7 +215,9 @@ impl Clique<'_> {
         if !lost {
             spec.members = self.membership(domain_name, &spec, candidates).members;
         }
-        Write::CreateDomain(Box::new(IMEXDomain::new(domain_name, spec)))
+        let mut domain = IMEXDomain::new(domain_name, spec);
+        domain.metadata.finalizers = Some(vec![names::DOMAIN_FINALIZER.into()]);
+        Write::CreateDomain(Box::new(domain))
     }
 
     /// Nobody is or will be in it, and no number of it is in use.
@@ -223,20 +236,28 @@ impl Clique<'_> {
         let mut write = DomainWrite {
             domain: domain.clone(),
             members,
-            drain: BTreeSet::new(),
+            drain: self.reclaim(domain, &nodes),
             drain_if_gone: Vec::new(),
+            revive: BTreeSet::new(),
             free: protocol::free(domain, &nodes).is_some(),
             nodes,
             reread: BTreeSet::new(),
             health: Some(health::domain_health(domain, self.view)).filter(|new| status.health.as_ref() != Some(new)),
         };
-        for (uid, entry) in status.channels.iter().filter(|(_, entry)| entry.state == ChannelState::Active) {
-            match self.view.cd(uid) {
-                Some(cd) if !cd.deleting => {}
-                Some(_) => {
+        for (uid, entry) in &status.channels {
+            match (entry.state, self.view.cd(uid)) {
+                (ChannelState::Active, Some(cd)) if !cd.deleting => {}
+                (ChannelState::Draining, Some(cd)) if !cd.deleting => {
+                    let listed = write.nodes.iter().any(|node| lists(node, name(domain), uid).is_some());
+                    if listed || self.claimed(cd) {
+                        write.revive.insert(uid.clone());
+                    }
+                }
+                (ChannelState::Draining, _) => {}
+                (ChannelState::Active, Some(_)) => {
                     write.drain.insert(uid.clone());
                 }
-                None => {
+                (ChannelState::Active, None) => {
                     let (namespace, name) = entry.compute_domain.split_once('/').unwrap_or_default();
                     let (namespace, name, uid) = (namespace.into(), name.into(), uid.clone());
                     write.drain_if_gone.push(ComputeDomainRef { namespace, name, uid });
@@ -253,6 +274,34 @@ impl Clique<'_> {
             write.reread.extend(members.filter(|node| self.view.imex_node(node).is_none()).cloned());
         }
         write
+    }
+
+    /// The channels to take back so that those who wait for a number in a domain without a free one get it.
+    fn reclaim(&self, domain: &IMEXDomain, nodes: &[IMEXNode]) -> BTreeSet<String> {
+        if domain.spec.kind != DomainKind::Shared {
+            return BTreeSet::new();
+        }
+        let known = domain.status.as_ref().map(|status| &status.channels);
+        let inside = nodes.iter().filter(|node| node.spec.domain.as_deref() == Some(name(domain)));
+        let full = inside.filter(|node| {
+            let count = node.status.as_ref().map_or(0, |status| status.channel_count);
+            count > 1 && protocol::exhausted(domain, count)
+        });
+        let waiting: BTreeSet<&str> = full
+            .flat_map(|node| self.view.cds_on(name(node)))
+            .filter(|(uid, cd)| {
+                cd.alive() && !self.view.exclusive(cd) && known.is_none_or(|known| !known.contains_key(*uid))
+            })
+            .map(|(uid, _)| uid)
+            .collect();
+        // One that the view does not know is not judged by it.
+        protocol::reclaim(domain, nodes, waiting.len(), |uid| self.view.cd(uid).is_none_or(|cd| self.claimed(cd)))
+    }
+
+    /// Claims of the ComputeDomain are allocated in this clique.
+    fn claimed(&self, cd: &Cd) -> bool {
+        let here = |node: &String| self.view.imex_node(node).is_some_and(|node| self.reports_here(node));
+        self.view.claims(cd).any(|claim| claim.nodes.iter().any(here))
     }
 
     fn moves(&self, places: &BTreeMap<&str, Place<'_>>, plan: &mut CliquePlan) {
@@ -329,6 +378,11 @@ fn written_node(write: &Write) -> Option<&str> {
 fn sound(domain: &IMEXDomain) -> bool {
     let domains = BTreeMap::from([(name(domain).to_string(), domain.clone())]);
     Report::of(&World { domains, ..World::default() }).holds()
+}
+
+/// The domain has our finalizer: a deletion by hand does not take its channel map away while it is in use.
+pub(super) fn guards(domain: &IMEXDomain) -> bool {
+    domain.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::DOMAIN_FINALIZER)
 }
 
 /// The nodes that contradict the domain's channel map: they have entered what it does not say, or know of a later one.

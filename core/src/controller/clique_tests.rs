@@ -462,3 +462,148 @@ fn a_map_that_is_wrong_in_itself_is_examined() {
     view.put_domain(with_channel(domain, &uid("blue"), 1));
     assert!(examines(&view), "two ComputeDomains have one number");
 }
+
+/// Node n1 of a domain with numbers for two ComputeDomains, which `a` and `b` have.
+fn full() -> View {
+    let mut view = View::default();
+    let mut node = new_node("n1");
+    node.status.as_mut().unwrap().channel_count = 3;
+    with_node(&mut view, node);
+    settle(&mut view);
+    for cd in ["a", "b", "c"] {
+        view.put_cd(sample_cd(cd, IsolationMode::Channel));
+    }
+    let domain = view.domain(&home()).unwrap().clone();
+    view.put_domain(with_channel(with_channel(domain, &uid("a"), 1), &uid("b"), 2));
+    view.dirty = Dirty::default();
+    view
+}
+
+fn states(view: &View) -> Vec<(String, ChannelState)> {
+    let status = view.domain(&home()).unwrap().status.clone().unwrap();
+    status.channels.into_iter().map(|(uid, entry)| (uid, entry.state)).collect()
+}
+
+fn is_stirred(view: &mut View) -> bool {
+    std::mem::take(&mut view.dirty).cliques.contains(&key())
+}
+
+#[test]
+fn who_finds_no_free_number_gets_that_of_one_that_nobody_uses() {
+    let mut view = full();
+    assert_eq!(settle(&mut view), Vec::<&str>::new(), "nobody waits");
+    view.put_claim(claim("b", "n1"));
+    assert!(!is_stirred(&mut view), "it has its channel");
+    view.put_claim(claim("c", "n1"));
+    assert!(is_stirred(&mut view));
+    assert_eq!(settle(&mut view), ["channels", "fence", "channels"], "drained, fenced, freed");
+    assert_eq!(states(&view), [(uid("b"), ChannelState::Active)]);
+}
+
+#[test]
+fn a_reclaimed_channel_that_is_needed_at_the_last_moment_is_opened_again() {
+    for entered in [false, true] {
+        let mut view = full();
+        view.put_claim(claim("b", "n1"));
+        view.put_claim(claim("c", "n1"));
+        let drained: Vec<_> = writes(&view).into_iter().filter(|write| !only_health(write)).collect();
+        for write in drained {
+            apply(&mut view, write);
+        }
+        assert_eq!(states(&view)[0], (uid("a"), ChannelState::Draining));
+        view.dirty = Dirty::default();
+        if entered {
+            enter(&mut view, "n1", "a", 1);
+        } else {
+            view.put_claim(claim("a", "n1"));
+        }
+        assert!(is_stirred(&mut view));
+        settle(&mut view);
+        let expected = [(uid("a"), ChannelState::Active), (uid("b"), ChannelState::Active)];
+        assert_eq!(states(&view), expected, "c waits until one of them goes");
+    }
+}
+
+#[test]
+fn numbers_that_lost_nodes_hold_are_counted() {
+    let mut view = full();
+    enter(&mut view, "n1", "a", 1);
+    assert_eq!(clique(&view, &key()).quarantined, 0);
+    view.put_node("n1", NodeState { lost: true });
+    assert_eq!(clique(&view, &key()).quarantined, 0, "its ComputeDomain lives: nobody else wants the number");
+    view.drop_cd(&uid("a"));
+    assert_eq!(clique(&view, &key()).quarantined, 1);
+    view.drop_node("n1");
+    assert_eq!(clique(&view, &key()).quarantined, 1);
+    view.put_node("n1", NodeState::default());
+    assert_eq!(clique(&view, &key()).quarantined, 0, "it can be waited for");
+}
+
+#[test]
+fn an_exclusive_claim_beside_others_moves_no_node_and_says_so() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    settle(&mut view);
+    for (cd, mode) in [("green", IsolationMode::Channel), ("red", IsolationMode::Domain)] {
+        let cd = sample_cd(cd, mode);
+        view.put_template(wanted_template(&cd, cd.spec.as_ref().unwrap()));
+        view.put_cd(cd);
+    }
+    // Made by hand for one slot, so the scheduler has left the others to green.
+    view.put_claim(claim("red", "n1"));
+    view.put_claim(claim("green", "n1"));
+    assert_eq!(settle(&mut view), Vec::<&str>::new());
+    let Some(Write::Status { status, .. }) = compute_domain(&view, &uid("red"), "").pop() else { panic!() };
+    let isolated = status.conditions.iter().find(|condition| condition.type_ == ISOLATED).unwrap();
+    assert!(isolated.message.contains("must ask for all slots"), "{isolated:?}");
+
+    view.drop_claim(&claim("green", "n1").key.uid);
+    settle(&mut view);
+    assert_eq!(serves(&view, "n1"), exclusive_domain_name(&sample_clique(), &uid("red")));
+    // Green comes while red is there: it waits, and says for what.
+    view.put_claim(claim("green", "n1"));
+    assert_eq!(settle(&mut view), Vec::<&str>::new());
+    let Some(Write::Status { status, .. }) = compute_domain(&view, &uid("green"), "").pop() else { panic!() };
+    let ready = status.conditions.iter().find(|condition| condition.type_ == READY).unwrap();
+    assert!(ready.message.contains("serves the exclusive IMEX domain"), "{ready:?}");
+}
+
+#[test]
+fn a_domain_deleted_by_hand_goes_when_nothing_is_forgotten_with_it() {
+    let mut view = full();
+    enter(&mut view, "n1", "a", 1);
+    let mut domain = view.domain(&home()).unwrap().clone();
+    assert_eq!(domain.metadata.finalizers, Some(vec![crate::names::DOMAIN_FINALIZER.into()]));
+    domain.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+    view.put_domain(domain);
+    assert_eq!(settle(&mut view), Vec::<&str>::new(), "its channels go on");
+    for cd in ["a", "b"] {
+        view.put_cd(Cd { deleting: true, ..sample_cd(cd, IsolationMode::Channel) });
+    }
+    assert!(!settle(&mut view).contains(&"delete"), "n1 has not left");
+    change_channels(&mut view, "n1");
+    let mut done = Vec::new();
+    while !writes(&view).iter().any(|write| matches!(write, Write::Examine { .. })) {
+        for write in writes(&view).into_iter().filter(|write| !only_health(write)) {
+            done.push(apply(&mut view, write));
+        }
+    }
+    assert!(done.ends_with(&["delete", "create"]), "its epoch is restored before it gets members: {done:?}");
+}
+
+#[test]
+fn a_finalizer_taken_off_by_hand_is_put_back() {
+    let mut view = full();
+    let mut domain = view.domain(&home()).unwrap().clone();
+    domain.metadata.finalizers = None;
+    view.put_domain(domain);
+    let [Write::Domain(write)] = &writes(&view)[..] else { panic!() };
+    assert!(write.members.is_some());
+}
+
+fn change_channels(view: &mut View, node: &str) {
+    let mut object = view.imex_node(node).unwrap().clone();
+    object.status.as_mut().unwrap().channels.clear();
+    view.put_imex_node(object);
+}

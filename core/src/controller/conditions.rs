@@ -1,12 +1,12 @@
 use super::health;
 use super::lifecycle::Phase;
-use super::status::{Facts, exhaustion};
+use super::status::Facts;
 use super::write::Note;
 use crate::api::{ChannelEntry, ChannelState, IMEXDomain, IsolationMode};
 use crate::condition::{Condition, Draft, draft, enumerate};
 use crate::fault::{Fault, reason};
 use crate::imex::host_refusal;
-use crate::protocol::name;
+use crate::protocol::{name, no_free};
 
 /// Pods may use it, and those that do are ready.
 pub const READY: &str = "Ready";
@@ -25,7 +25,7 @@ pub(super) fn conditions(facts: &Facts<'_>, phase: &Phase) -> Vec<Draft> {
 fn ready(facts: &Facts<'_>, phase: &Phase) -> Draft {
     let no = |reason: &str, message: String| draft(READY, "False", reason, message);
     match phase {
-        Phase::Unreadable(why) => return no("InvalidSpec", format!("{why}; delete it and create it anew")),
+        Phase::Unreadable(why) => return no(reason::INVALID_SPEC, format!("{why}; delete it and create it anew")),
         Phase::Preparing => return no("TemplatePending", "its ResourceClaimTemplate is being made".into()),
         Phase::Blocked(fault) => return no(fault.reason, fault.message.clone()),
         Phase::Deleting(waits) => {
@@ -44,6 +44,13 @@ fn ready(facts: &Facts<'_>, phase: &Phase) -> Draft {
         let text = format!("{ready} of {} nodes are ready: {}", facts.nodes.len(), enumerate(missing.into_iter()));
         return no("NodesNotReady", text);
     }
+    if ready < wanted && facts.cluster < wanted {
+        let text = format!(
+            "{ready} nodes are ready, numNodes is {wanted}, and the cluster has fewer nodes with an agent of Heddle: it is \
+             ready once there are as many, or create it anew with a smaller numNodes"
+        );
+        return no(reason::TOO_FEW_NODES, text);
+    }
     if ready < wanted {
         return no("WaitingForNodes", format!("{ready} nodes are ready, numNodes is {wanted}"));
     }
@@ -54,14 +61,13 @@ fn ready(facts: &Facts<'_>, phase: &Phase) -> Draft {
 }
 
 fn channel_assigned(facts: &Facts<'_>) -> Draft {
-    if let Some((domain, taken)) = facts.exhausted.first() {
-        let fault = exhaustion(domain, *taken);
-        return draft(
-            CHANNEL_ASSIGNED,
-            "False",
-            fault.reason,
-            format!("{}; it gets one as soon as another ComputeDomain is deleted", fault.message),
+    if let Some(domain) = facts.exhausted.first() {
+        let fault = no_free(domain);
+        let text = format!(
+            "{}; it gets one as soon as another ComputeDomain is deleted or unused (`heddle channel list` has them all)",
+            fault.message
         );
+        return draft(CHANNEL_ASSIGNED, "False", fault.reason, text);
     }
     let of = |state| facts.channels.iter().filter(move |(_, entry)| entry.state == state);
     let named =
@@ -70,8 +76,18 @@ fn channel_assigned(facts: &Facts<'_>) -> Draft {
         return draft(CHANNEL_ASSIGNED, "True", "Assigned", enumerate(of(ChannelState::Active).map(named)));
     }
     if of(ChannelState::Draining).next().is_some() {
+        if facts.cd.alive() {
+            return reclaimed();
+        }
         let text = format!("{} is being drained", enumerate(of(ChannelState::Draining).map(named)));
         return draft(CHANNEL_ASSIGNED, "False", reason::CHANNEL_DRAINING, text);
+    }
+    // It may have been quicker than this was written.
+    let before = facts.cd.status.iter().flat_map(|status| &status.conditions);
+    let mut before = before.filter(|known| known.type_ == CHANNEL_ASSIGNED);
+    let had = before.any(|known| known.status == "True" || known.reason == reason::CHANNEL_RECLAIMED);
+    if had && facts.cd.alive() && !facts.nodes.iter().any(|used| used.entered) {
+        return reclaimed();
     }
     if !facts.nodes.is_empty() && facts.nodes.iter().all(|used| used.entered) {
         return draft(
@@ -85,9 +101,17 @@ fn channel_assigned(facts: &Facts<'_>) -> Draft {
     draft(CHANNEL_ASSIGNED, "False", reason::CHANNEL_PENDING, text)
 }
 
+fn reclaimed() -> Draft {
+    let text = "nobody used its channel, and the IMEX domain had none left for another; its next claim gets a new one";
+    draft(CHANNEL_ASSIGNED, "False", reason::CHANNEL_RECLAIMED, text)
+}
+
 fn isolated(facts: &Facts<'_>) -> Draft {
     if let Some(open) = open_doors(facts) {
         return draft(ISOLATED, "False", reason::RUNTIME_GUARD_OPEN, open);
+    }
+    if let Some(text) = clashes(facts) {
+        return draft(ISOLATED, "False", reason::CHANNEL_CLASH, text);
     }
     if let Some(fault) = refused(facts) {
         return draft(ISOLATED, "False", fault.reason, fault.message);
@@ -108,6 +132,11 @@ fn isolated(facts: &Facts<'_>) -> Draft {
         }
         IsolationMode::Domain => draft(ISOLATED, "True", "ByDomain", "its nodes and their IMEX domain are its own"),
     }
+}
+
+fn clashes(facts: &Facts<'_>) -> Option<String> {
+    let told = enumerate(facts.clashes.iter().cloned());
+    (!told.is_empty()).then(|| format!("{told}; delete the pods there, or power the node off"))
 }
 
 /// Why an exclusive ComputeDomain gets no domain of its own where the daemons are their hosts'.
@@ -139,7 +168,11 @@ fn degraded(facts: &Facts<'_>) -> Draft {
         broken.filter_map(|used| Some(format!("{} {}", used.name, used.state.as_ref().err()?))).collect();
     let recovery = facts.nodes.iter().filter(|used| used.entered);
     let recovery: Vec<_> = recovery.filter_map(|used| Some(format!("{}: {}", used.name, used.recovery?))).collect();
-    let mut found: Vec<(&str, String)> = Vec::new();
+    let mut found: Vec<(&str, String)> = clashes(facts).map(|text| (reason::CHANNEL_CLASH, text)).into_iter().collect();
+    if facts.cd.deleting && !facts.quarantined.is_empty() {
+        let text = enumerate(facts.quarantined.iter().map(ToString::to_string));
+        found.push((reason::CHANNEL_QUARANTINED, format!("{text}; the deletion does not wait for it")));
+    }
     if let Some(first) = problems.first() {
         found.push((first.reason, enumerate(problems.iter().map(|fault| fault.message.clone()))));
     }
@@ -180,9 +213,12 @@ pub fn notes(before: &[Condition], drafts: &[Draft]) -> Vec<Note> {
 
 fn bad(draft: &Draft) -> bool {
     let lasting = [
-        "TemplateConflict",
-        "InvalidSpec",
+        reason::TEMPLATE_CONFLICT,
+        reason::TEMPLATE_REFUSED,
+        reason::INVALID_SPEC,
+        reason::TOO_FEW_NODES,
         reason::CHANNELS_EXHAUSTED,
+        reason::CHANNEL_CLASH,
         reason::RUNTIME_GUARD_OPEN,
         reason::CRD_OUTDATED,
         reason::FIELDS_DROPPED,

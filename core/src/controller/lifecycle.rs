@@ -1,11 +1,9 @@
-use std::collections::BTreeSet;
-
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 
 use super::template::{self, TemplateStep, ours};
-use super::{Cd, LabelledClaim, View, Write, status};
+use super::{Cd, Note, View, Write, quarantine, status};
 use crate::api::ChannelState;
-use crate::fault::Fault;
+use crate::fault::{Fault, reason};
 use crate::names;
 use crate::protocol::name;
 
@@ -53,7 +51,7 @@ pub fn compute_domain(view: &View, uid: &str, now: &str) -> Vec<Write> {
     };
     // A ComputeDomain that has just come gets its first status together with its template.
     let first_look = phase == Phase::Preparing && cd.status.is_none();
-    let ends = writes.iter().any(|write| matches!(write, Write::Unguard(_)));
+    let ends = writes.iter().any(|write| matches!(write, Write::Unguard { .. }));
     // Whatever is written of it now is written without its isolationMode, for good.
     let would_lose = view.stands(cd) && view.exclusive(cd) && !cd.deleting;
     if !first_look && !ends && !would_lose {
@@ -81,25 +79,43 @@ fn delete(view: &View, cd: &Cd, writes: &mut Vec<Write>) -> Phase {
         waits.push(format!("ResourceClaimTemplate {} to go", template.metadata.name.as_deref().unwrap_or_default()));
         writes.push(Write::ReleaseTemplate { template: Box::new(template.clone()), unless_alive: None });
     }
-    let in_use = in_use(view, cd);
-    waits
-        .extend(in_use.iter().map(|(claim, node)| format!("claim {} on node {node} to be unprepared", claim.key.name)));
+    waits.extend(in_use(view, cd));
     let active = view.domains_with(cd.uid()).filter(|domain| {
         let entry = domain.status.as_ref().and_then(|status| status.channels.get(cd.uid()));
         entry.is_some_and(|entry| entry.state == ChannelState::Active)
     });
     waits.extend(active.map(|domain| format!("its channel in IMEX domain {} to drain", name(domain))));
     if waits.is_empty() {
-        writes.push(Write::Unguard(cd.clone()));
+        writes.push(Write::Unguard { cd: Box::new(cd.clone()), notes: farewell(view, cd) });
     }
     Phase::Deleting(waits)
 }
 
-/// Claims that are prepared, as far as the API can tell, on nodes that can still answer.
-fn in_use<'a>(view: &'a View, cd: &'a Cd) -> Vec<(&'a LabelledClaim, &'a str)> {
-    let entered: BTreeSet<&str> = view.nodes_with(cd.uid()).map(name).collect();
-    let on_nodes = view.claims(cd).flat_map(|claim| claim.nodes.iter().map(move |node| (claim, node.as_str())));
-    on_nodes.filter(|(_, node)| entered.contains(node) && !view.lost(node)).collect()
+/// What still uses its channels on nodes that can answer, in words: its claims, or, where somebody has made claims without
+/// its label or deleted them by force, the node itself.
+fn in_use(view: &View, cd: &Cd) -> Vec<String> {
+    let entered = view.nodes_with(cd.uid()).map(name).filter(|node| !view.lost(node));
+    let waits = entered.flat_map(|node| {
+        let here = view.claims(cd).filter(|claim| claim.nodes.contains(node));
+        let mut waits: Vec<_> =
+            here.map(|claim| format!("claim {} on node {node} to be unprepared", claim.key.name)).collect();
+        if waits.is_empty() {
+            waits.push(format!("node {node} to leave its channel, which pods there use"));
+        }
+        waits
+    });
+    waits.collect()
+}
+
+/// What is said of numbers that outlive the ComputeDomain, unless its condition has said so.
+fn farewell(view: &View, cd: &Cd) -> Vec<Note> {
+    let conditions = cd.status.iter().flat_map(|status| &status.conditions);
+    if conditions.into_iter().any(|condition| condition.reason == reason::CHANNEL_QUARANTINED) {
+        return Vec::new();
+    }
+    let quarantined = view.domains_with(cd.uid()).filter_map(|domain| quarantine::of(view, domain, cd.uid()));
+    let note = |message| Note { warning: true, reason: reason::CHANNEL_QUARANTINED.into(), message };
+    quarantined.map(|number| note(number.to_string())).collect()
 }
 
 /// Whether the IMEXNode of this name may go: its Node is gone and it lists no channel. What it lists would be

@@ -16,6 +16,7 @@ mod index;
 mod lifecycle;
 mod membership;
 pub mod placement;
+mod quarantine;
 mod status;
 mod template;
 mod view;

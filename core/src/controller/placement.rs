@@ -107,14 +107,25 @@ pub fn move_in(node: &IMEXNode, domain: &IMEXDomain) -> Option<IMEXNodeSpec> {
 /// `nodes` are all that may, read after `domain`, whose resourceVersion guards its deletion.
 pub fn vacant(domain: &IMEXDomain, nodes: &[IMEXNode]) -> bool {
     let target = Some(name(domain));
+    let elsewhere =
+        |node: &IMEXNode| node.spec.domain.as_deref() != target && node.spec.next.as_deref() != target;
+    unused(domain, nodes) && nodes.iter().all(elsewhere)
+}
+
+/// No number of the domain is in its map, or listed by a node.
+pub fn unused(domain: &IMEXDomain, nodes: &[IMEXNode]) -> bool {
+    let listed = nodes.iter().filter_map(|node| node.status.as_ref()).flat_map(|status| status.channels.values());
     let empty = domain.status.as_ref().is_none_or(|status| status.channels.is_empty());
-    empty
-        && nodes.iter().all(|node| {
-            let listed = node.status.iter().flat_map(|status| status.channels.values());
-            node.spec.domain.as_deref() != target
-                && node.spec.next.as_deref() != target
-                && listed.map(|entry| entry.domain.as_str()).all(|domain| Some(domain) != target)
-        })
+    empty && listed.into_iter().all(|entry| entry.domain != name(domain))
+}
+
+/// The domain may go now: by itself once it is [`vacant`], deleted by hand already when it is [`unused`]. Nodes that
+/// serve it do not hold that up: it is made anew, with an epoch that is not below their marks.
+pub fn may_go(domain: &IMEXDomain, nodes: &[IMEXNode]) -> bool {
+    match domain.metadata.deletion_timestamp {
+        Some(_) => unused(domain, nodes),
+        None => vacant(domain, nodes),
+    }
 }
 
 /// The node lists a channel of a domain other than this one.

@@ -2,16 +2,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::clique::is_host_managed;
 use super::lifecycle::Phase;
+use super::quarantine::{self, Quarantined};
 use super::{Cd, View, Write, conditions, health, placement};
 use crate::api::{
     ChannelEntry, ChannelState, CliqueStatus, ComputeDomainStatus, IMEXDomain, IMEXNode, IsolationMode, Member,
     NodeStatus, ReadyState,
 };
 use crate::condition::{self, Condition};
-use crate::fault::{Fault, reason};
+use crate::fault::Fault;
 use crate::identity::Authentication;
 use crate::imex::IMEX_MODE;
-use crate::protocol::{lists, name};
+use crate::protocol::{exhausted as exhausted_below, lists, name};
 use crate::runtime_guard::RUNTIME_GUARDED;
 
 /// Nodes that a status lists by name. Its counts are never cut.
@@ -43,7 +44,13 @@ pub(super) struct Facts<'a> {
     /// It wants domains of its own, and every daemon of the cluster is its host's.
     pub unservable: bool,
     /// Domains in which it wants a number and none is free.
-    pub exhausted: Vec<(&'a IMEXDomain, usize)>,
+    pub exhausted: Vec<&'a IMEXDomain>,
+    /// Its numbers that lost nodes keep from being given to others.
+    pub quarantined: Vec<Quarantined<'a>>,
+    /// Nodes that use its number for another ComputeDomain, in words.
+    pub clashes: Vec<String>,
+    /// Nodes of the cluster that have an agent.
+    pub cluster: usize,
 }
 
 /// A node that uses a ComputeDomain: its claims are allocated there, or it has entered the channel.
@@ -83,7 +90,10 @@ impl<'a> Facts<'a> {
         let mode = if view.exclusive(cd) { IsolationMode::Domain } else { IsolationMode::Channel };
         let lost = mode == IsolationMode::Domain && !cd.exclusive();
         let unservable = mode == IsolationMode::Domain && view.only_hosts_run_daemons();
-        Self { cd, mode, lost, channels, nodes, split, unservable, exhausted }
+        let quarantined = channels.iter().filter_map(|(domain, _)| quarantine::of(view, domain, cd.uid())).collect();
+        let clashes = channels.iter().flat_map(|(domain, entry)| clashes(view, domain, cd.uid(), entry)).collect();
+        let cluster = view.node_count();
+        Self { cd, mode, lost, channels, nodes, split, unservable, exhausted, quarantined, clashes, cluster }
     }
 }
 
@@ -121,10 +131,24 @@ impl<'a> Use<'a> {
         };
         let domain = view.domain(serving);
         let own = domain.and_then(|domain| domain.spec.compute_domain.as_ref()).map(|owner| owner.uid.as_str());
+        if status.channel_count < 2 {
+            found.state = Err(format!(
+                "has {} IMEX channels; load the NVIDIA kernel module with NVreg_ImexChannelCount of 2 or more",
+                status.channel_count
+            ));
+            return found;
+        }
+        if !view.exclusive(cd) && own.is_some() {
+            found.state = Err(format!(
+                "serves the exclusive IMEX domain {serving} of another ComputeDomain, until that has no claim there"
+            ));
+            return found;
+        }
         let apart = view.exclusive(cd) && !found.host_managed && own != Some(cd.uid());
         if apart {
             let awaited = awaited_certificate(view, node);
-            found.not_isolated = Some(not_isolated(node, serving, awaited.as_ref().map(|(text, _)| text.as_str())));
+            let text = awaited.as_ref().map(|(text, _)| text.as_str());
+            found.not_isolated = Some(not_isolated(view, cd, node, serving, text));
             found.never_certified = awaited.is_some_and(|(_, never)| never);
         }
         found.entered = lists(node, serving, cd.uid()).is_some();
@@ -175,7 +199,14 @@ fn mode_pending(conditions: &[Condition]) -> Option<&str> {
     (mode.status == "False").then_some(mode.message.as_str())
 }
 
-fn not_isolated(node: &IMEXNode, serving: &str, certificate: Option<&str>) -> String {
+fn not_isolated(view: &View, cd: &Cd, node: &IMEXNode, serving: &str, certificate: Option<&str>) -> String {
+    let others = view.cds_on(name(node)).values().any(|other| other.alive() && other.uid() != cd.uid());
+    if others {
+        return format!(
+            "still serves IMEX domain {serving}, and has claims of other ComputeDomains: a claim of an exclusive one must ask \
+             for all slots of a node (allocationMode: All), as its template does"
+        );
+    }
     let busy = placement::uses_other_than(node, "");
     let why = if busy { ", where it still uses channels" } else { certificate.unwrap_or_default() };
     format!("still serves IMEX domain {serving}{why}")
@@ -205,19 +236,49 @@ fn exhausted<'a>(
     view: &'a View,
     nodes: &[Use<'a>],
     channels: &[(&'a IMEXDomain, &'a ChannelEntry)],
-) -> Vec<(&'a IMEXDomain, usize)> {
-    let mut full: BTreeMap<&str, (&IMEXDomain, usize)> = BTreeMap::new();
+) -> Vec<&'a IMEXDomain> {
+    let mut full: BTreeMap<&str, &IMEXDomain> = BTreeMap::new();
     for used in nodes.iter().filter(|used| !used.entered) {
         let Some(node) = used.node else { continue };
-        let count = node.status.as_ref().map_or(0, |status| status.channel_count) as usize;
+        let count = node.status.as_ref().map_or(0, |status| status.channel_count);
         let Some(domain) = node.spec.domain.as_deref().and_then(|domain| view.domain(domain)) else { continue };
         let has_one = channels.iter().any(|(with, _)| name(*with) == name(domain));
-        let taken = domain.status.as_ref().map_or(0, |status| status.channels.len());
-        if !has_one && count > 0 && taken + 1 >= count {
-            full.insert(name(domain), (domain, taken));
+        // Fewer than two is no channel at all, which the node says itself.
+        if !has_one && count > 1 && exhausted_below(domain, count) {
+            full.insert(name(domain), domain);
         }
     }
     full.into_values().collect()
+}
+
+/// Who uses the number for another ComputeDomain, or another number for this one: a node that has come back after somebody
+/// said that it was off for good, or objects of a backup.
+fn clashes<'a>(
+    view: &'a View,
+    domain: &'a IMEXDomain,
+    cd_uid: &'a str,
+    entry: &'a ChannelEntry,
+) -> impl Iterator<Item = String> + 'a {
+    let of_this = move |uid: &str| uid == cd_uid;
+    view.nodes_in(name(domain)).flat_map(move |node| {
+        let listed = node.status.iter().flat_map(|status| &status.channels);
+        let odd = listed.filter(move |(uid, listed)| {
+            listed.domain == name(domain) && of_this(uid) != (listed.channel == entry.channel)
+        });
+        let odd = odd.filter(move |(uid, listed)| of_this(uid) || listed.channel == entry.channel);
+        odd.map(move |(uid, listed)| {
+            let (node, number) = (name(node), listed.channel);
+            if of_this(uid) {
+                return format!(
+                    "node {node} uses channel {number} for it, domain {} has {}",
+                    name(domain),
+                    entry.channel
+                );
+            }
+            let gone = if view.cd(uid).is_none() { ", which is gone" } else { "" };
+            format!("node {node} uses its channel {number} for the ComputeDomain of UID {uid}{gone}")
+        })
+    })
 }
 
 fn status(facts: &Facts<'_>, conditions: Vec<Condition>) -> ComputeDomainStatus {
@@ -263,10 +324,4 @@ fn status(facts: &Facts<'_>, conditions: Vec<Condition>) -> ComputeDomainStatus 
 
 fn serves(used: &Use<'_>, domain: &str) -> bool {
     used.node.is_some_and(|node| node.spec.domain.as_deref() == Some(domain))
-}
-
-/// The reason of an exhausted domain, in the words of [`crate::protocol::allocate`].
-pub(super) fn exhaustion(domain: &IMEXDomain, taken: usize) -> Fault {
-    let text = format!("no free IMEX channel in domain {} ({taken} in use)", name(domain));
-    Fault::retryable(reason::CHANNELS_EXHAUSTED, text)
 }

@@ -1,6 +1,7 @@
 use super::samples::*;
 use super::*;
 use crate::api::{ComputeDomainStatus, IMEXNode, ImexMode, IsolationMode, Member, NodeChannel, ReadyState};
+use crate::fault::reason;
 use crate::imex::{Standing, host_refusal, shared_domain_name};
 use crate::protocol::samples::{shared, with_channel};
 
@@ -168,6 +169,7 @@ fn the_list_of_nodes_is_cut_and_the_counts_are_not() {
 #[test]
 fn num_nodes_is_waited_for() {
     let mut view = at_work(1);
+    view.put_imex_node(new_node("n9"));
     let mut green = view.cd(&uid("green")).unwrap().clone();
     green.spec.as_mut().unwrap().num_nodes = 2;
     view.put_cd(green);
@@ -202,7 +204,7 @@ fn one_without_spec_is_told_and_deleted_like_any_other() {
     assert_eq!(said(&status, READY).1, "InvalidSpec");
     assert!(notes[0].warning);
     view.put_cd(Cd { deleting: true, ..odd });
-    assert!(matches!(&compute_domain(&view, &uid("green"), NOW)[..], [Write::Unguard(_)]));
+    assert!(matches!(&compute_domain(&view, &uid("green"), NOW)[..], [Write::Unguard { .. }]));
 }
 
 #[test]
@@ -222,8 +224,89 @@ fn deletion_waits_for_whom_it_names_but_not_for_the_lost() {
     view.put_domain(domain);
     view.drop_claim(&claim("green", "n0").key.uid);
     view.put_node("n1", NodeState { lost: true });
+    let (waiting, _) = status(&view);
+    let text = said(&waiting, READY).2;
+    assert!(text.ends_with("waits for node n0 to leave its channel, which pods there use"), "{text}");
+
+    change(&mut view, "n0", |node| node.status.as_mut().unwrap().channels.clear());
     let writes = compute_domain(&view, &uid("green"), NOW);
-    assert!(matches!(&writes[..], [Write::Unguard(_)]), "{writes:?}");
+    let [Write::Unguard { cd, notes }] = &writes[..] else { panic!("{writes:?}") };
+    let [Note { warning: true, reason, message }] = &notes[..] else { panic!("{notes:?}") };
+    assert_eq!(reason, reason::CHANNEL_QUARANTINED);
+    assert!(message.contains("channel 7") && message.ends_with("heddle channel release --node n1"), "{message}");
+
+    // Where it waits for somebody else still, the condition says so, and no Event again.
+    let mut told = (**cd).clone();
+    let template = wanted_template(&told, told.spec.as_ref().unwrap());
+    view.put_template(template);
+    let (waiting, notes) = status(&view);
+    let text = said(&waiting, DEGRADED);
+    assert_eq!(text.1, reason::CHANNEL_QUARANTINED);
+    assert!(notes.iter().any(|note| note.warning && note.reason == reason::CHANNEL_QUARANTINED));
+    told.status = Some(waiting);
+    view.put_cd(told);
+    view.drop_template(&("team".into(), "green-channel".into()));
+    let writes = compute_domain(&view, &uid("green"), NOW);
+    assert!(matches!(&writes[..], [Write::Unguard { notes, .. }] if notes.is_empty()), "{writes:?}");
+}
+
+#[test]
+fn a_number_that_another_uses_or_a_node_of_another_number_is_a_clash() {
+    let mut view = at_work(2);
+    view.dirty = Dirty::default();
+    // Released for a node that was off for good, freed, given to green; and now the node is back.
+    change(&mut view, "n1", |node| {
+        let channels = &mut node.status.as_mut().unwrap().channels;
+        let entry = channels[&uid("green")].clone();
+        channels.insert(uid("old"), entry);
+    });
+    assert!(view.dirty.cds.contains(&uid("green")), "it is told without a claim there");
+    let (told, notes) = status(&view);
+    let text = "node n1 uses its channel 7 for the ComputeDomain of UID uid-old, which is gone; delete the pods there, or power the node off";
+    assert_eq!(said(&told, ISOLATED), ("False", reason::CHANNEL_CLASH, text));
+    assert_eq!(said(&told, DEGRADED).1, reason::CHANNEL_CLASH);
+    assert!(notes.iter().any(|note| note.warning && note.reason == reason::CHANNEL_CLASH));
+
+    let mut view = at_work(1);
+    change(&mut view, "n0", |node| {
+        node.status.as_mut().unwrap().channels.get_mut(&uid("green")).unwrap().channel = 9;
+    });
+    let text = said(&status(&view).0, ISOLATED).2.to_owned();
+    assert!(text.starts_with("node n0 uses channel 9 for it, domain shared-"), "{text}");
+}
+
+#[test]
+fn more_nodes_than_the_cluster_has_is_told_until_it_has_them() {
+    let mut view = at_work(2);
+    let mut green = view.cd(&uid("green")).unwrap().clone();
+    green.spec.as_mut().unwrap().num_nodes = 3;
+    view.put_cd(green);
+    let (told, notes) = status(&view);
+    assert_eq!(said(&told, READY).1, reason::TOO_FEW_NODES);
+    assert!(notes.iter().any(|note| note.warning && note.reason == reason::TOO_FEW_NODES));
+    view.dirty = Dirty::default();
+    change(&mut view, "n1", |node| node.status.as_mut().unwrap().daemon.version = "2".into());
+    view.put_imex_node(new_node("n2"));
+    assert!(std::mem::take(&mut view.dirty).cds.contains(&uid("green")));
+    assert_eq!(said(&status(&view).0, READY).1, "WaitingForNodes");
+    view.put_imex_node(new_node("n3"));
+    assert!(!std::mem::take(&mut view.dirty).cds.contains(&uid("green")), "one more makes no difference");
+    view.drop_imex_node("n3");
+    view.dirty = Dirty::default();
+    view.drop_imex_node("n2");
+    assert!(view.dirty.cds.contains(&uid("green")));
+}
+
+#[test]
+fn a_node_that_can_never_serve_it_says_why() {
+    let mut view = at_work(1);
+    change(&mut view, "n0", |node| {
+        let status = node.status.as_mut().unwrap();
+        status.channels.clear();
+        status.channel_count = 1;
+    });
+    let text = said(&status(&view).0, READY).2.to_owned();
+    assert!(text.contains("n0 has 1 IMEX channels; load the NVIDIA kernel module"), "{text}");
 }
 
 fn links(connected: &[u32], missing: &[(u32, &str)]) -> crate::api::PeerLinks {

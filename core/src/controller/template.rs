@@ -96,9 +96,26 @@ pub(super) fn asks_all(template: &ResourceClaimTemplate) -> bool {
 /// driver, for instance) is deleted and made anew; claims made from it are not touched. What is not ours is never
 /// touched either.
 pub fn step(view: &View, cd: &Cd, spec: &ComputeDomainSpec) -> TemplateStep {
+    let template_name = &spec.channel.resource_claim_template.name;
+    if !is_subdomain(template_name) {
+        let text = format!(
+            "spec.channel.resourceClaimTemplate.name {template_name:.80?} cannot be the name of an object: lower case letters, \
+             digits, '-' and '.' only, at most 253; delete the ComputeDomain and create it anew"
+        );
+        return TemplateStep::Blocked(Fault::permanent(reason::INVALID_SPEC, text), None);
+    }
     let wanted = wanted(cd, spec);
     let key = (cd.reference.namespace.clone(), spec.channel.resource_claim_template.name.clone());
-    let Some(found) = view.template(&key) else { return TemplateStep::Do(Write::CreateTemplate(Box::new(wanted))) };
+    let Some(found) = view.template(&key) else {
+        let create = Write::CreateTemplate { cd: cd.uid().into(), template: Box::new(wanted) };
+        return match view.refusal(cd.uid()) {
+            None => TemplateStep::Do(create),
+            Some(why) => {
+                let text = format!("the API server refuses ResourceClaimTemplate {}/{}: {why}", key.0, key.1);
+                TemplateStep::Blocked(Fault::retryable(reason::TEMPLATE_REFUSED, text), Some(create))
+            }
+        };
+    };
     let owner = template_owner(found);
     if owner != Some(cd.uid()) {
         return foreign(view, cd, &key, owner);
@@ -159,6 +176,18 @@ fn foreign(view: &View, cd: &Cd, key: &super::TemplateKey, owner: Option<&str>) 
             }
         },
     }
+}
+
+/// A DNS subdomain, as names of objects are (RFC 1123).
+fn is_subdomain(name: &str) -> bool {
+    let alphanumeric = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let label = |label: &str| {
+        let bytes = label.as_bytes();
+        bytes.iter().all(|c| alphanumeric(*c) || *c == b'-')
+            && bytes.first().copied().is_some_and(alphanumeric)
+            && bytes.last().copied().is_some_and(alphanumeric)
+    };
+    name.len() <= 253 && name.split('.').all(label)
 }
 
 fn labels(metadata: &Option<ObjectMeta>) -> Option<&BTreeMap<String, String>> {
@@ -224,7 +253,50 @@ mod tests {
             stepped(&green, Some(unlabelled_claims), vec![]),
             TemplateStep::Do(Write::ReleaseTemplate { .. })
         ));
-        assert!(matches!(stepped(&green, None, vec![]), TemplateStep::Do(Write::CreateTemplate(_))));
+        assert!(matches!(stepped(&green, None, vec![]), TemplateStep::Do(Write::CreateTemplate { .. })));
+    }
+
+    #[test]
+    fn a_name_that_no_object_can_have_is_told_and_not_tried() {
+        let long = "a".repeat(253);
+        let longer = "a".repeat(254);
+        for (name, fits) in [
+            ("green-channel", true),
+            ("0.a-b.9", true),
+            (&long, true),
+            (&longer, false),
+            ("Green", false),
+            ("a_b", false),
+            ("-a", false),
+            ("a..b", false),
+            ("../a", false),
+            ("a/b", false),
+            ("größe", false),
+        ] {
+            let mut green = sample_cd("green", IsolationMode::Channel);
+            green.spec.as_mut().unwrap().channel.resource_claim_template.name = name.into();
+            match stepped(&green, None, vec![]) {
+                TemplateStep::Do(Write::CreateTemplate { .. }) => assert!(fits, "{name}"),
+                TemplateStep::Blocked(fault, None) => assert!(!fits && fault.reason == reason::INVALID_SPEC, "{fault}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_api_server_refuses_is_told_and_tried_again() {
+        let green = sample_cd("green", IsolationMode::Channel);
+        let mut view = View::default();
+        view.set_refusal(green.uid(), Some("exceeded quota".into()));
+        assert!(view.dirty.cds.contains(green.uid()), "its condition says so");
+        let TemplateStep::Blocked(fault, Some(Write::CreateTemplate { .. })) =
+            step(&view, &green, green.spec.as_ref().unwrap())
+        else {
+            panic!()
+        };
+        assert!(fault.reason == reason::TEMPLATE_REFUSED && fault.message.ends_with(": exceeded quota"), "{fault}");
+        view.put_template(made(&green));
+        assert_eq!(step(&view, &green, green.spec.as_ref().unwrap()), TemplateStep::Ready);
     }
 
     #[test]

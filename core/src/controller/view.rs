@@ -7,10 +7,10 @@ use kube::Resource;
 use super::index::Index;
 use super::template::{asks_all, ours};
 use super::{Cd, Dirty, DriverMatch, LabelledClaim, Origin};
-use crate::api::{IMEXDomain, IMEXNode, ImexMode};
+use crate::api::{ChannelState, IMEXDomain, IMEXNode, ImexMode};
 use crate::fault::Fault;
 use crate::names;
-use crate::protocol::name;
+use crate::protocol::{exhausted, name};
 use crate::schema;
 
 /// What the controller knows of the cluster, with the relations that its decisions follow, and which decisions a
@@ -24,6 +24,8 @@ pub struct View {
     imex_nodes: BTreeMap<String, IMEXNode>,
     domains: BTreeMap<String, IMEXDomain>,
     problems: BTreeMap<String, BTreeMap<String, Fault>>,
+    /// Why the API server takes no template of a ComputeDomain, by UID.
+    refusals: BTreeMap<String, String>,
     claims_by_cd: Index,
     claims_by_node: Index,
     nodes_by_clique: Index,
@@ -37,6 +39,8 @@ pub struct View {
     misfits: BTreeMap<String, Fault>,
     /// Nodes with NVLink fabric, by who runs their daemon: the driver, the host.
     daemons: [usize; 2],
+    /// ComputeDomains by their numNodes.
+    cds_by_size: BTreeMap<i32, BTreeSet<String>>,
     /// Whether daemons show certificates of their domain, which a node gets before it moves.
     pub(super) peer_certificates: bool,
     /// Which drivers may meet.
@@ -102,9 +106,12 @@ impl View {
         let uid = cd.uid().to_string();
         let turned = before.is_none_or(|before| before.deleting != cd.deleting || before.spec != cd.spec);
         if let Some(before) = self.cds.remove(&uid) {
-            self.cds_by_template.remove(wanted_template(&before), &uid);
+            self.forget_wishes(&before);
         }
         self.cds_by_template.add(wanted_template(&cd), &uid);
+        if let Ok(spec) = &cd.spec {
+            self.cds_by_size.entry(spec.num_nodes).or_default().insert(uid.clone());
+        }
         self.cds.insert(uid.clone(), cd);
         self.touch_cd(&uid, turned);
     }
@@ -112,8 +119,20 @@ impl View {
     /// A ComputeDomain is gone.
     pub fn drop_cd(&mut self, uid: &str) {
         if let Some(cd) = self.cds.remove(uid) {
-            self.cds_by_template.remove(wanted_template(&cd), uid);
+            self.forget_wishes(&cd);
+            self.refusals.remove(uid);
             self.touch_cd(uid, true);
+        }
+    }
+
+    fn forget_wishes(&mut self, cd: &Cd) {
+        self.cds_by_template.remove(wanted_template(cd), cd.uid());
+        let Ok(spec) = &cd.spec else { return };
+        if let Some(uids) = self.cds_by_size.get_mut(&spec.num_nodes) {
+            uids.remove(cd.uid());
+            if uids.is_empty() {
+                self.cds_by_size.remove(&spec.num_nodes);
+            }
         }
     }
 
@@ -186,7 +205,9 @@ impl View {
         if self.imex_nodes.get(&node_name).is_some_and(|before| outdated(&node.metadata, &before.metadata)) {
             return;
         }
-        self.drop_imex_node(&node_name);
+        if !self.take_imex_node(&node_name) {
+            self.touch_cds_of_size(self.imex_nodes.len() + 1);
+        }
         self.nodes_by_clique.add(clique_of(&node), &node_name);
         self.nodes_by_domain.add(domains_of(&node), &node_name);
         self.nodes_by_cd.add(cds_of(&node), &node_name);
@@ -197,13 +218,25 @@ impl View {
 
     /// An IMEXNode is gone.
     pub fn drop_imex_node(&mut self, node_name: &str) {
-        self.touch_node(node_name);
-        if let Some(node) = self.imex_nodes.remove(node_name) {
-            self.nodes_by_clique.remove(clique_of(&node), node_name);
-            self.nodes_by_domain.remove(domains_of(&node), node_name);
-            self.nodes_by_cd.remove(cds_of(&node), node_name);
-            self.count_daemon(&node, |count| count - 1);
+        if self.take_imex_node(node_name) {
+            self.touch_cds_of_size(self.imex_nodes.len() + 1);
         }
+    }
+
+    fn take_imex_node(&mut self, node_name: &str) -> bool {
+        self.touch_node(node_name);
+        let Some(node) = self.imex_nodes.remove(node_name) else { return false };
+        self.nodes_by_clique.remove(clique_of(&node), node_name);
+        self.nodes_by_domain.remove(domains_of(&node), node_name);
+        self.nodes_by_cd.remove(cds_of(&node), node_name);
+        self.count_daemon(&node, |count| count - 1);
+        true
+    }
+
+    /// Marks the ComputeDomains that ask for so many nodes: the cluster has just got, or lost, as many.
+    fn touch_cds_of_size(&mut self, nodes: usize) {
+        let size = i32::try_from(nodes).unwrap_or(i32::MAX);
+        self.dirty.cds.extend(self.cds_by_size.get(&size).into_iter().flatten().cloned());
     }
 
     /// Where the last node goes on which an exclusive ComputeDomain could have a domain of its own, or the first comes, all of
@@ -222,6 +255,11 @@ impl View {
     /// Every node with NVLink fabric has a daemon that its host runs.
     pub(super) fn only_hosts_run_daemons(&self) -> bool {
         self.daemons[0] == 0 && self.daemons[1] > 0
+    }
+
+    /// How many nodes have an agent.
+    pub fn node_count(&self) -> usize {
+        self.imex_nodes.len()
     }
 
     /// An IMEXDomain has come or changed.
@@ -262,6 +300,22 @@ impl View {
         new
     }
 
+    /// Why the API server has taken no template of the ComputeDomain; none when it has.
+    pub fn set_refusal(&mut self, cd_uid: &str, why: Option<String>) {
+        let before = match why.clone() {
+            Some(why) => self.refusals.insert(cd_uid.into(), why),
+            None => self.refusals.remove(cd_uid),
+        };
+        if before != why {
+            self.dirty.cds.insert(cd_uid.into());
+        }
+    }
+
+    /// Why the API server takes no template of the ComputeDomain.
+    pub fn refusal(&self, cd_uid: &str) -> Option<&str> {
+        self.refusals.get(cd_uid).map(String::as_str)
+    }
+
     /// Marks everything, after the first sync.
     pub fn touch_all(&mut self) {
         self.dirty.cds.extend(self.cds.keys().chain(self.templates_by_cd.keys()).cloned());
@@ -286,10 +340,20 @@ impl View {
 
     fn touch_claim(&mut self, claim: &LabelledClaim) {
         self.dirty.cds.insert(claim.cd_uid.clone());
-        if self.cds.get(&claim.cd_uid).is_none_or(|cd| self.exclusive(cd)) {
-            let cliques = claim.nodes.iter().filter_map(|node| clique_of(self.imex_nodes.get(node)?));
-            self.dirty.cliques.extend(cliques.map(String::from));
-        }
+        let moves = self.cds.get(&claim.cd_uid).is_none_or(|cd| self.exclusive(cd));
+        let nodes = claim.nodes.iter().filter_map(|node| self.imex_nodes.get(node));
+        let concerned = nodes.filter(|node| moves || self.lacks_a_number(node, &claim.cd_uid));
+        let cliques: Vec<_> = concerned.filter_map(clique_of).map(String::from).collect();
+        self.dirty.cliques.extend(cliques);
+    }
+
+    /// A claim of the ComputeDomain on this node finds its channel draining, or none to be had.
+    fn lacks_a_number(&self, node: &IMEXNode, cd_uid: &str) -> bool {
+        let domain = node.spec.domain.as_ref().and_then(|domain| self.domains.get(domain));
+        let Some(domain) = domain else { return false };
+        let entry = domain.status.as_ref().and_then(|status| status.channels.get(cd_uid));
+        let count = node.status.as_ref().map_or(0, |status| status.channel_count);
+        entry.map_or_else(|| exhausted(domain, count), |entry| entry.state == ChannelState::Draining)
     }
 
     /// Marks the ComputeDomains that want this template.
@@ -309,8 +373,21 @@ impl View {
             let domains = domains_of(object).filter_map(|domain| self.domains.get(domain));
             self.dirty.cliques.extend(domains.map(|domain| domain.spec.clique.clone()));
             self.dirty.cds.extend(cds_of(object).map(String::from));
+            self.dirty.cds.extend(self.owners_of_what_it_lists(object));
         }
         self.touch_cds_on(node);
+    }
+
+    /// The ComputeDomains whose numbers the node uses for others.
+    fn owners_of_what_it_lists(&self, node: &IMEXNode) -> BTreeSet<String> {
+        let listed = node.status.iter().flat_map(|status| &status.channels);
+        let owners = listed.filter_map(|(uid, entry)| {
+            let channels = &self.domains.get(&entry.domain)?.status.as_ref()?.channels;
+            let same = channels.get(uid).is_some_and(|known| known.channel == entry.channel);
+            let owner = || channels.iter().find(|(_, known)| known.channel == entry.channel);
+            if same { None } else { owner().map(|(uid, _)| uid.clone()) }
+        });
+        owners.collect()
     }
 
     fn touch_cds_on(&mut self, node: &str) {
@@ -411,6 +488,11 @@ impl View {
         let mut names: BTreeSet<&str> = self.nodes_by_domain.get(name(domain)).collect();
         names.extend(domain.spec.members.keys().map(String::as_str));
         names.into_iter().filter_map(|node| self.imex_nodes.get(node).cloned()).collect()
+    }
+
+    /// The nodes that name the domain, as the one they are to serve, serve, or have entered.
+    pub fn nodes_in(&self, domain: &str) -> impl Iterator<Item = &IMEXNode> {
+        self.nodes_by_domain.get(domain).filter_map(|node| self.imex_nodes.get(node))
     }
 
     /// The nodes that report this clique, and those that are in one of its domains.

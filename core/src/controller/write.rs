@@ -16,10 +16,20 @@ pub enum Write {
     Mark(Cd),
     /// Add our finalizer to the ComputeDomain.
     Guard(Cd),
-    /// Take our finalizer off the ComputeDomain.
-    Unguard(Cd),
+    /// Take our finalizer off the ComputeDomain, and say what is left behind.
+    Unguard {
+        /// The ComputeDomain.
+        cd: Box<Cd>,
+        /// The Events of it.
+        notes: Vec<Note>,
+    },
     /// Create the ComputeDomain's template.
-    CreateTemplate(Box<ResourceClaimTemplate>),
+    CreateTemplate {
+        /// UID of the ComputeDomain.
+        cd: String,
+        /// The template.
+        template: Box<ResourceClaimTemplate>,
+    },
     /// Put labels and finalizers of the template as they are in this copy.
     MendTemplate(Box<ResourceClaimTemplate>),
     /// Take our finalizer off the template and delete it. If `unless_alive` names a UID, only if the API has no such
@@ -103,6 +113,8 @@ pub struct DomainWrite {
     pub drain: BTreeSet<String>,
     /// Channels to drain if the API has no such ComputeDomain: the view has none, and may be behind.
     pub drain_if_gone: Vec<ComputeDomainRef>,
+    /// Draining channels to open again: their ComputeDomains live, and somebody needs them after all.
+    pub revive: BTreeSet<String>,
     /// Free what can be freed.
     pub free: bool,
     /// The nodes for that decision.
@@ -130,6 +142,9 @@ impl DomainWrite {
         {
             domain.status = Some(status);
         }
+        if let Some(status) = protocol::revive(&domain, &self.revive) {
+            domain.status = Some(status);
+        }
         let drain = self.drain.union(gone).cloned().collect();
         if let Some(status) = protocol::drain(&domain, &drain) {
             domain.status = Some(status);
@@ -141,7 +156,7 @@ impl DomainWrite {
 
     /// It changes the channel map, which somebody waits for.
     pub fn changes_channels(&self) -> bool {
-        !self.drain.is_empty() || !self.drain_if_gone.is_empty() || self.free
+        !self.drain.is_empty() || !self.drain_if_gone.is_empty() || !self.revive.is_empty() || self.free
     }
 }
 

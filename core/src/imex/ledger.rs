@@ -75,13 +75,18 @@ impl Ledger {
         }
     }
 
-    /// The ComputeDomains that the node lists and no claim holds: to be left.
-    pub fn abandoned(&self, status: Option<&IMEXNodeStatus>) -> BTreeSet<String> {
+    /// The ComputeDomains to be left: the node lists them and no claim holds them, or only claims that wait hold them and the
+    /// domain says otherwise than the list.
+    pub fn abandoned(&self, status: Option<&IMEXNodeStatus>, domain: Option<&IMEXDomain>) -> BTreeSet<String> {
         if !self.restored {
             return BTreeSet::new();
         }
-        let listed = status.into_iter().flat_map(|status| status.channels.keys());
-        listed.filter(|uid| !self.is_held(uid)).cloned().collect()
+        let listed = status.into_iter().flat_map(|status| &status.channels);
+        let left = listed.filter(|(uid, entry)| {
+            let wrong = || clash(uid, entry, None, domain).is_some();
+            !self.is_held(uid) || (!self.entries().any(|(held, _)| held == uid.as_str()) && wrong())
+        });
+        left.map(|(uid, _)| uid.clone()).collect()
     }
 
     /// The entries that claims rest on and that the node does not list.
@@ -93,6 +98,11 @@ impl Ledger {
     /// The ComputeDomains whose prepared claims the objects contradict.
     pub fn clashes(&self, status: Option<&IMEXNodeStatus>, domain: Option<&IMEXDomain>) -> BTreeMap<String, Fault> {
         self.entries().filter_map(|(uid, entry)| Some((uid.to_owned(), clash(uid, &entry, status, domain)?))).collect()
+    }
+
+    /// Whether the checkpoints are known.
+    pub fn is_restored(&self) -> bool {
+        self.restored
     }
 
     fn entries(&self) -> impl Iterator<Item = (&str, NodeChannel)> {
@@ -123,20 +133,36 @@ mod tests {
         ledger.restore([prepared("a", "green", 4), prepared("b", "green", 4), prepared("c", "blue", 5)]);
         let status = listing(&[("green", 4), ("blue", 5)]);
         ledger.release("a");
-        assert!(ledger.abandoned(Some(&status)).is_empty());
+        assert!(ledger.abandoned(Some(&status), None).is_empty());
         ledger.release("b");
-        assert_eq!(ledger.abandoned(Some(&status)), BTreeSet::from(["green".to_owned()]));
+        assert_eq!(ledger.abandoned(Some(&status), None), BTreeSet::from(["green".to_owned()]));
         ledger.hold("d", "green");
-        assert!(ledger.abandoned(Some(&status)).is_empty(), "a claim that comes meanwhile keeps the entry");
+        assert!(ledger.abandoned(Some(&status), None).is_empty(), "a claim that comes meanwhile keeps the entry");
+    }
+
+    #[test]
+    fn an_entry_that_the_domain_contradicts_is_left_before_a_claim_that_waits_gets_another() {
+        let mut domain = super::super::domain::tests::domain("d", 1);
+        let entry = |channel| crate::api::ChannelEntry { channel, ..Default::default() };
+        domain.status.get_or_insert_default().channels = [("blue".to_owned(), entry(4))].into();
+        let status = listing(&[("green", 4)]);
+        let mut ledger = Ledger::default();
+        ledger.restore([prepared("a", "green", 4)]);
+        assert!(ledger.abandoned(Some(&status), Some(&domain)).is_empty(), "a claim rests on it");
+        ledger.hold("b", "green");
+        ledger.release("a");
+        assert_eq!(ledger.abandoned(Some(&status), Some(&domain)).len(), 1);
+        domain.status.as_mut().unwrap().channels.clear();
+        assert!(ledger.abandoned(Some(&status), Some(&domain)).is_empty(), "the map gets it back");
     }
 
     #[test]
     fn nothing_is_left_or_switched_before_the_checkpoints_are_known() {
         let mut ledger = Ledger::default();
-        assert!(ledger.abandoned(Some(&listing(&[("green", 4)]))).is_empty());
+        assert!(ledger.abandoned(Some(&listing(&[("green", 4)])), None).is_empty());
         assert!(ledger.may_switch().is_err());
         ledger.restore([]);
-        assert_eq!(ledger.abandoned(Some(&listing(&[("green", 4)]))).len(), 1);
+        assert_eq!(ledger.abandoned(Some(&listing(&[("green", 4)])), None).len(), 1);
         assert!(ledger.may_switch().is_ok());
     }
 

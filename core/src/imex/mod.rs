@@ -1,5 +1,6 @@
 //! IMEX: domain names, node map, hosts, daemon configuration, daemon states, readiness.
 
+pub mod agreement;
 mod config;
 mod daemon;
 mod domain;

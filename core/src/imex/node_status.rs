@@ -89,10 +89,15 @@ pub fn decide(
     let mut node = node.clone();
     node.status = Some(reported(&node, before.clone(), report, now));
     for (uid, entry) in &wishes.keeps {
-        match keep(&node, domain, uid, entry) {
-            Keep::Write(status) => node.status = Some(status),
-            Keep::Answer(Answer::Entered(_)) if strays => write_anew(&mut node, uid, now),
-            Keep::Answer(answer) => {
+        let (put_back, answer) = keep(&node, domain, uid, entry);
+        let listed = put_back.is_none();
+        if let Some(status) = put_back {
+            node.status = Some(status);
+        }
+        match answer {
+            Answer::Entered(_) if !listed => {}
+            Answer::Entered(_) if strays => write_anew(&mut node, uid, now),
+            answer => {
                 decision.keeps.insert(uid.clone(), answer);
             }
         }
@@ -176,23 +181,25 @@ fn reported(node: &IMEXNode, mut status: IMEXNodeStatus, report: &Report, now: &
     status
 }
 
-#[allow(clippy::large_enum_variant)] // one lives at a time, on the stack
-enum Keep {
-    Write(IMEXNodeStatus),
-    Answer(Answer),
-}
-
-/// A prepared claim's entry: there, put back, or in contradiction to another. A number is never changed by itself.
-fn keep(node: &IMEXNode, domain: Option<&IMEXDomain>, uid: &str, entry: &NodeChannel) -> Keep {
+/// A prepared claim's entry: there, put back (then with the new status), or in contradiction to another. A number is never
+/// changed by itself. What contradicts the domain is listed all the same: containers of this node can open that channel,
+/// and whoever has it now is told so.
+fn keep(
+    node: &IMEXNode,
+    domain: Option<&IMEXDomain>,
+    uid: &str,
+    entry: &NodeChannel,
+) -> (Option<IMEXNodeStatus>, Answer) {
     let mut status = node.status.clone().unwrap_or_default();
-    if let Some(fault) = clash(uid, entry, Some(&status), domain) {
-        return Keep::Answer(Answer::Refuse(fault));
-    }
+    let answer = match clash(uid, entry, Some(&status), domain) {
+        Some(fault) => Answer::Refuse(fault),
+        None => Answer::Entered(entry.channel),
+    };
     if status.channels.contains_key(uid) {
-        return Keep::Answer(Answer::Entered(entry.channel));
+        return (None, answer);
     }
     status.channels.insert(uid.to_owned(), entry.clone());
-    Keep::Write(status)
+    (Some(status), answer)
 }
 
 /// Whether the objects contradict an entry that prepared claims of the ComputeDomain `uid` rest on: the node lists
@@ -380,23 +387,21 @@ mod tests {
     }
 
     #[test]
-    fn a_clash_is_said_and_never_renumbered() {
+    fn a_clash_is_said_and_listed_and_never_renumbered() {
         let keeps = Wishes { keeps: BTreeMap::from([("green".into(), listed(4))]), ..Default::default() };
         let refused = |node: &IMEXNode, domain: &IMEXDomain| {
             let decision = decide(node, Some(domain), &report(), &keeps, false, NOW);
-            assert!(
-                decision
-                    .status
-                    .is_none_or(|status| status.channels == node.status.clone().unwrap_or_default().channels)
-            );
-            matches!(&decision.keeps["green"], Answer::Refuse(fault) if fault.reason == reason::CHANNEL_CLASH)
+            let refuse = |answer: &Answer| matches!(answer, Answer::Refuse(f) if f.reason == reason::CHANNEL_CLASH);
+            assert!(refuse(&decision.keeps["green"]), "{decision:?}");
+            decision.status.unwrap_or_else(|| node.status.clone().unwrap()).channels["green"].channel
         };
-        assert!(refused(&node("n0", "d"), &with_channels(&[("blue", 4, ChannelState::Active)])));
-        assert!(refused(&node("n0", "d"), &with_channels(&[("green", 5, ChannelState::Active)])));
+        for map in [("blue", 4, ChannelState::Active), ("green", 5, ChannelState::Active)] {
+            assert_eq!(refused(&node("n0", "d"), &with_channels(&[map])), 4, "what containers can open is listed");
+        }
         let mut node = node("n0", "d");
         node.status =
             Some(IMEXNodeStatus { channels: BTreeMap::from([("green".into(), listed(9))]), ..Default::default() });
-        assert!(refused(&node, &with_channels(&[])));
+        assert_eq!(refused(&node, &with_channels(&[])), 9);
     }
 
     #[test]

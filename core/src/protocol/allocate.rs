@@ -48,7 +48,7 @@ pub fn allocate(
     let channel = (behind..channel_count)
         .chain(1..behind.min(channel_count))
         .find(|number| !used.contains(number))
-        .ok_or_else(|| exhausted(domain, used.len()))?;
+        .ok_or_else(|| no_free(domain))?;
     let epoch = status.epoch + 1;
     let mut status = IMEXDomainStatus { epoch, last_channel: channel, ..status };
     let compute_domain = format!("{}/{}", cd.namespace, cd.name);
@@ -58,11 +58,11 @@ pub fn allocate(
     Ok(Allocate::Write { channel, status })
 }
 
-fn exhausted(domain: &IMEXDomain, used: usize) -> Fault {
-    Fault::retryable(
-        reason::CHANNELS_EXHAUSTED,
-        format!("no free IMEX channel in domain {} ({used} in use)", name(domain)),
-    )
+/// The fault of a domain without a free number: the same words on the node and in the ComputeDomain's condition.
+pub fn no_free(domain: &IMEXDomain) -> Fault {
+    let used = domain.status.as_ref().map_or(0, |status| status.channels.len());
+    let text = format!("no free IMEX channel in domain {} ({used} in use)", name(domain));
+    Fault::retryable(reason::CHANNELS_EXHAUSTED, text)
 }
 
 #[cfg(test)]

@@ -44,12 +44,13 @@ pub fn enter(node: &IMEXNode, domain: &IMEXDomain, cd: &ComputeDomainRef, mode: 
             reason::DOMAIN_PENDING,
             format!("node {node_name} has not left channel {} of domain {} for {who}", listed.channel, listed.domain),
         )),
-        // Claims that are prepared need no enter; a new one would keep a ComputeDomain that is gone alive for ever.
+        // Claims that are prepared need no enter; a new one that waited here would keep the entry of a ComputeDomain that
+        // is gone alive. Answered at once: the next try reads the ComputeDomain first.
         (Some(listed), Some(entry)) if listed.channel == entry.channel && entry.state == ChannelState::Draining => {
-            Enter::Refuse(Fault::permanent(
+            Enter::Refuse(Fault::retryable(
                 reason::CHANNEL_DRAINING,
                 format!(
-                    "channel {} of {who} is being drained in domain {domain_name}, because the ComputeDomain is gone or being deleted: no new claim gets it",
+                    "channel {} of {who} is being drained in domain {domain_name}: no new claim gets it unless the ComputeDomain lives on and the channel is opened again",
                     entry.channel
                 ),
             ))

@@ -6,9 +6,11 @@
 //! | [`enter()`] | agent | own IMEXNode | its resourceVersion, and a view of the IMEXDomain not older than the node's marks |
 //! | [`leave()`], [`observe()`] | agent | own IMEXNode | its resourceVersion |
 //! | [`drain()`] | controller | IMEXDomain | its resourceVersion |
+//! | [`reclaim()`], [`revive()`] | controller | IMEXDomain | its resourceVersion |
 //! | [`fences()`] | controller | IMEXNode | its resourceVersion |
 //! | [`restore()`] | controller | IMEXDomain | its resourceVersion, and copies of the IMEXNodes read after it |
 //! | [`free()`] | controller | IMEXDomain | its resourceVersion, and copies of all IMEXNodes read after that of the IMEXDomain |
+//! | [`release()`] | a person | IMEXNode of a lost node | its resourceVersion |
 //! | move ([`crate::controller::placement`]) | controller | IMEXNode | its resourceVersion, and a copy of the IMEXDomain read after that of the IMEXNode |
 //!
 //! # Why no number is freed under a node
@@ -35,9 +37,11 @@ mod free;
 mod leave;
 mod marks;
 mod observe;
+mod reclaim;
+mod release;
 mod restore;
 
-pub use allocate::{Allocate, allocate};
+pub use allocate::{Allocate, allocate, no_free};
 pub use drain::drain;
 pub use enter::{Enter, enter};
 pub use fences::fences;
@@ -45,6 +49,8 @@ pub use free::{Holder, free, holders};
 pub use leave::leave;
 pub use marks::{lists, mark};
 pub use observe::observe;
+pub use reclaim::{exhausted, reclaim, revive};
+pub use release::{LEASE_SECONDS, Life, Release, release};
 pub use restore::{Restore, restore};
 
 use kube::Resource;

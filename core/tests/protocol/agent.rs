@@ -8,8 +8,8 @@ use heddle_core::protocol::{self, Allocate};
 use crate::cluster::Bug;
 use crate::store::{Change, Sent, Store, version};
 
-/// Few, so that numbers are given again soon.
-const CHANNEL_COUNT: u32 = 4;
+/// One number for three ComputeDomains, so that it runs out, and is given again soon.
+pub const CHANNEL_COUNT: u32 = 2;
 
 /// The agent of one node: what survives a crash, and what it has in memory.
 #[derive(Clone, Default)]

@@ -1,13 +1,13 @@
 use heddle_core::api::{
-    ChannelSpec, ChannelState, ComputeDomainRef, ComputeDomainSpec, IMEXNode, IMEXNodeSpec, IMEXNodeStatus,
-    IsolationMode, TemplateRef,
+    ChannelSpec, ChannelState, ComputeDomainRef, ComputeDomainSpec, IMEXDomain, IMEXDomainStatus, IMEXNode,
+    IMEXNodeSpec, IMEXNodeStatus, IsolationMode, TemplateRef,
 };
 use heddle_core::claim::ClaimKey;
 use heddle_core::clique::CliqueId;
 use heddle_core::controller::{Cd, Kind, LabelledClaim};
 use heddle_core::invariants::{Report, RunningDaemon, World};
 
-use crate::agent::{Act, Agent};
+use crate::agent::{Act, Agent, CHANNEL_COUNT};
 use crate::controller::Controller;
 use crate::store::{Change, Sent, Store};
 
@@ -35,6 +35,8 @@ pub struct Seen {
     moved_back: u32,
     quarantined: u32,
     announced: u32,
+    pub reclaimed: u32,
+    pub revived: u32,
 }
 
 impl Seen {
@@ -122,7 +124,7 @@ impl Cluster {
             let mut node = IMEXNode::new(&agent.name, IMEXNodeSpec::default());
             node.status = Some(IMEXNodeStatus {
                 clique: Some(clique().to_string()),
-                channel_count: 4,
+                channel_count: CHANNEL_COUNT,
                 addresses: vec![agent.name.clone()],
                 ..Default::default()
             });
@@ -321,6 +323,49 @@ impl Cluster {
         self.agents[0].prepared.len() == 1
     }
 
+    /// The one number is taken back from a ComputeDomain that nobody uses, for another that waits for it; a claim of the
+    /// first comes at that moment, and its node enters with a view from before. Who has the number in the end.
+    pub fn a_reclaim_meets_an_enter(&mut self) -> Vec<String> {
+        self.create(0);
+        self.schedule(0, 0);
+        assert!(self.settle());
+        self.end_claim(0);
+        assert!(self.settle() && self.agents[0].prepared.is_empty());
+        self.agent(0, Act::SeeNode, 0);
+        self.agent(0, Act::SeeDomain, 0);
+        self.create(1);
+        self.schedule(1, 1);
+        // The controller has decided to drain it, and a claim of it comes.
+        self.controllers[0].see_all(&self.store);
+        self.controllers[0].decide(self.bug);
+        self.schedule(0, 0);
+        self.agent(0, Act::Prepare, 0);
+        assert_eq!(self.sent.len(), 1, "the enter");
+        while !self.controllers[0].decided.is_empty() {
+            self.execute(0, 0);
+        }
+        while !self.sent.is_empty() {
+            self.arrive(self.sent.len() - 1);
+            assert!(self.report().holds(), "{:?}", self.report());
+        }
+        assert!(self.come_to_rest());
+        self.agents.iter().flat_map(|agent| agent.prepared.values().map(|claim| claim.cd_uid.clone())).collect()
+    }
+
+    /// Nothing but that nobody needs the number any more happens to the first ComputeDomain: the second gets it.
+    pub fn the_unused_makes_room(&mut self) -> Vec<String> {
+        self.create(0);
+        self.schedule(0, 0);
+        assert!(self.settle());
+        self.create(1);
+        self.schedule(1, 1);
+        assert!(self.settle() && self.agents[1].prepared.is_empty(), "there is one number");
+        let first = self.store.claims.keys().position(|claim| claim.contains("cd0")).unwrap();
+        self.end_claim(first);
+        assert!(self.come_to_rest());
+        self.agents.iter().flat_map(|agent| agent.prepared.values().map(|claim| claim.cd_uid.clone())).collect()
+    }
+
     fn see(&mut self, controller: usize, pick: usize) -> String {
         let kind = Kind::ALL[pick % Kind::ALL.len()];
         self.controllers[controller % 2].see(kind, pick / Kind::ALL.len(), &self.store);
@@ -383,6 +428,8 @@ impl Cluster {
             Change::DomainStatus(status) => {
                 self.seen.drained += u32::from(after.1 > before.1);
                 self.seen.freed += u32::from(after.0 < before.0);
+                self.seen.reclaimed += u32::from(after.1 > before.1 && self.lives(status, ChannelState::Draining));
+                self.seen.revived += u32::from(after.1 < before.1 && after.0 == before.0);
                 if after.0 > before.0 && !self.ever_freed.insert((sent.name.clone(), status.last_channel)) {
                     self.seen.given_again += 1;
                 }
@@ -402,6 +449,12 @@ impl Cluster {
             }
             _ => {}
         }
+    }
+
+    /// An entry in this state is of a ComputeDomain that lives.
+    fn lives(&self, status: &IMEXDomainStatus, state: ChannelState) -> bool {
+        let alive = |uid: &String| self.store.cds.get(uid).is_some_and(|cd| !cd.deleting);
+        status.channels.iter().any(|(uid, entry)| entry.state == state && alive(uid))
     }
 
     fn certified(&self, node: &str, domain: Option<&str>) -> bool {
@@ -502,11 +555,22 @@ impl Cluster {
             let agent = self.agents.iter().find(|agent| claim.nodes.contains(&agent.name)).unwrap();
             let Some(cd) = alive.filter(|_| !agent.prepared.contains_key(&claim.key.uid)) else { continue };
             let domain = agent.daemon.as_ref().and_then(|domain| self.store.domains.get(domain));
-            let taken = domain.and_then(|domain| domain.status.as_ref()).map_or(0, |status| status.channels.len());
-            if taken < 3 {
+            if !domain.is_some_and(|domain| self.is_full_of_use(domain)) {
                 left.push(format!("{} of {} is not prepared", claim.key.uid, cd.uid()));
             }
         }
         left
+    }
+
+    /// Every number of the domain is a node's, or of a ComputeDomain with claims: none could be taken back.
+    fn is_full_of_use(&self, domain: &IMEXDomain) -> bool {
+        let name = domain.metadata.name.as_deref().unwrap();
+        let channels = domain.status.iter().flat_map(|status| status.channels.keys());
+        let used = channels.filter(|uid| {
+            let listed = |node: &IMEXNode| heddle_core::protocol::lists(node, name, uid).is_some();
+            let claimed = self.store.claims.values().any(|claim| &claim.cd_uid == *uid);
+            claimed || self.store.nodes.values().any(listed)
+        });
+        used.count() + 1 >= CHANNEL_COUNT as usize
     }
 }

@@ -96,6 +96,7 @@ impl Controller {
                         members: None,
                         drain: BTreeSet::new(),
                         drain_if_gone: Vec::new(),
+                        revive: BTreeSet::new(),
                         free: true,
                         nodes,
                         reread: BTreeSet::new(),

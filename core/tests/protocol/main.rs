@@ -116,6 +116,20 @@ fn an_entry_is_trusted_only_when_no_earlier_leave_can_arrive() {
 }
 
 #[test]
+fn an_unused_number_goes_to_who_waits_for_one_but_never_from_under_an_enter() {
+    let mut cluster = Cluster::new(Bug::None);
+    let have = cluster.the_unused_makes_room();
+    assert!(have.len() == 1 && have[0].starts_with("cd1"), "{have:?}");
+    assert!((cluster.seen.reclaimed, cluster.seen.revived) == (1, 0) && cluster.report().holds());
+
+    let mut cluster = Cluster::new(Bug::None);
+    let have = cluster.a_reclaim_meets_an_enter();
+    assert!(have.len() == 1 && have[0].starts_with("cd0"), "{have:?}");
+    assert!((cluster.seen.reclaimed, cluster.seen.revived) == (1, 1), "{:?}", cluster.seen);
+    assert_eq!(cluster.leftovers(), Vec::<String>::new());
+}
+
+#[test]
 fn the_runs_are_not_vacuous() {
     let seen = std::cell::RefCell::new(cluster::Seen::default());
     runner(60, Bug::None)

@@ -260,6 +260,7 @@ impl Model {
             true => Err("it is being switched".into()),
             false => ready(agent, &node, domain.as_deref()),
         };
+        let abandoned = ledger.abandoned(node.status.as_ref(), domain.as_deref());
         let mut outcome = Outcome::default();
         let mut wishes = Wishes::default();
         let mut open = BTreeMap::new();
@@ -275,6 +276,7 @@ impl Model {
                 continue;
             }
             match gate(reference, mode, Some(&fabric), Some(&node), &ready, None) {
+                Gate::Open { .. } if abandoned.contains(&reference.uid) => {}
                 Gate::Open { domain } => {
                     open.insert(reference.uid.clone(), (c, domain));
                     wishes.enters.insert(reference.uid.clone(), (reference.clone(), mode));
@@ -284,11 +286,10 @@ impl Model {
             }
         }
         if matches!(wish, Wish::Leave | Wish::Together) {
-            wishes.leaves = ledger.abandoned(node.status.as_ref());
+            wishes.leaves = abandoned;
         }
         if matches!(wish, Wish::Keep | Wish::Together) {
-            let lost = ledger.lost(node.status.as_ref());
-            wishes.keeps = lost.into_iter().filter(|(uid, _)| !clashes.contains_key(uid)).collect();
+            wishes.keeps = ledger.lost(node.status.as_ref());
         }
         if matches!(wish, Wish::Enter(_)) && wishes == Wishes::default() {
             return outcome;

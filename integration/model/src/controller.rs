@@ -198,8 +198,8 @@ impl Model {
             }
             Write::DeleteDomain { domain, nodes } => {
                 let d = self.names.domain(&name(&**domain))?;
-                let vacant = placement::vacant(domain, &self.read(state, nodes));
-                (leader.domains[d].fresh && vacant).then_some(Sent::Domain(d as u8, None))
+                let goes = placement::may_go(domain, &self.read(state, nodes));
+                (leader.domains[d].fresh && goes).then_some(Sent::Domain(d as u8, None))
             }
             Write::Domain(write) => {
                 let d = self.names.domain(&name(&write.domain))?;

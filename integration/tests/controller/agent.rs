@@ -5,6 +5,7 @@ use std::rc::Rc;
 use heddle_core::api::{
     ComputeDomainRef, IMEXDomain, IMEXNode, IMEXNodeSpec, IMEXNodeStatus, IsolationMode, LinksState, PeerLinks,
 };
+use heddle_core::names;
 use heddle_core::protocol::{self, Allocate, Enter};
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
@@ -27,6 +28,14 @@ struct State {
     prepared: BTreeMap<String, (String, u32)>,
     daemon_fails: bool,
     silent: bool,
+    /// `ImexChannelCount`, if it is not the usual one.
+    channel_count: Option<u32>,
+}
+
+impl State {
+    fn channel_count(&self) -> u32 {
+        self.channel_count.unwrap_or(names::DEFAULT_CHANNEL_COUNT)
+    }
 }
 
 impl Agent {
@@ -53,6 +62,16 @@ impl Agent {
     /// The daemon is READY, or not.
     pub fn break_daemon(&self, broken: bool) {
         self.state.borrow_mut().daemon_fails = broken;
+    }
+
+    /// The node's kernel module serves so many channels.
+    pub fn set_channel_count(&self, count: u32) {
+        self.state.borrow_mut().channel_count = Some(count);
+    }
+
+    /// The node is back after a reboot, and nothing runs on it.
+    pub fn reboot(&self) {
+        *self.state.borrow_mut() = State::default();
     }
 
     /// The node is dead from now on.
@@ -103,7 +122,7 @@ impl Agent {
     fn report(&self, node: &IMEXNode, domain: Option<&IMEXDomain>, status: &mut IMEXNodeStatus) {
         let state = self.state.borrow();
         status.clique = Some(clique().to_string());
-        status.channel_count = 2048;
+        status.channel_count = state.channel_count();
         status.boot_id = "boot".into();
         // It needs no signer: the controller looks at what is reported.
         for domain in [&node.spec.domain, &node.spec.next].into_iter().flatten() {
@@ -149,7 +168,8 @@ impl Agent {
                 }
                 Enter::Write { status, .. } => return Ok(Some(status)),
                 Enter::NeedsChannel => {
-                    if let Ok(Allocate::Write { status, .. }) = protocol::allocate(domain, &cd, mode, 2048) {
+                    let count = self.state.borrow().channel_count();
+                    if let Ok(Allocate::Write { status, .. }) = protocol::allocate(domain, &cd, mode, count) {
                         let allocated = IMEXDomain { status: Some(status), ..domain.clone() };
                         domains.replace_status(&domain.name_any(), &PostParams::default(), &allocated).await?;
                         return Ok(None);

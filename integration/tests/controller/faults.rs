@@ -1,5 +1,6 @@
 use heddle_core::api::IsolationMode::{Channel, Domain};
 use heddle_core::controller::READY;
+use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
@@ -55,20 +56,35 @@ fn a_lost_channel_map_is_restored_from_the_nodes() {
         cluster.place(&green, Channel, "n1").await;
         let held = cluster.prepared(&green, "n0").await;
         cluster.prepared(&green, "n1").await;
-        cluster.check().await;
+        // Deleted by hand, it stays until nothing is forgotten with it.
         cluster.domains().delete(&home(), &DeleteParams::default()).await.unwrap();
         let seen = || async {
             let status = cluster.domains().get_opt(&home()).await.unwrap()?.status?;
             status.channels.get(&green.uid).map(|entry| entry.channel)
         };
-        assert_eq!(cluster.until("the map is back", seen).await, held.1);
+        cluster.until_quiet().await;
+        assert_eq!(seen().await, Some(held.1));
+        cluster.check().await;
+        let first = cluster.domains().get(&home()).await.unwrap().uid();
         let lost = Patch::Merge(json!({"status": {"channels": null}}));
         cluster.domains().patch_status(&home(), &PatchParams::default(), &lost).await.unwrap();
         assert_eq!(cluster.until("the map is back again, and soon", seen).await, held.1);
         let blue = cluster.create("blue", Channel).await;
         cluster.place(&blue, Channel, "n0").await;
         assert_ne!(cluster.prepared(&blue, "n0").await.1, held.1);
-        // The deletion by hand did break S3 for a moment; from here on all is well again.
+        cluster.end(&blue, "n0").await;
+        cluster.end(&green, "n0").await;
+        cluster.end(&green, "n1").await;
+        cluster.delete("blue").await;
+        cluster.delete("green").await;
+        let anew =
+            || async { cluster.domains().get_opt(&home()).await.unwrap().filter(|domain| domain.uid() != first) };
+        let anew = cluster.until("the domain is made anew", anew).await;
+        assert_eq!(anew.metadata.deletion_timestamp, None);
+        let red = cluster.create("red", Channel).await;
+        cluster.place(&red, Channel, "n1").await;
+        cluster.prepared(&red, "n1").await;
+        // The map wiped by hand did break S3 for a moment; from here on all is well again.
         cluster.server.compact();
     });
 }

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use heddle_actors::channel_admin::{self, Wanted};
 use heddle_actors::channel_allocator::Message;
-use heddle_core::api::{DomainKind, ImexMode, IsolationMode};
+use heddle_core::api::{DomainKind, IMEXNode, ImexMode, IsolationMode};
 use heddle_core::claim::Grant;
 use heddle_core::fault::{Class, reason};
+use heddle_core::imex::agreement::CHANNELS_AGREE;
 use heddle_core::imex::{Standing, exclusive_domain_name, host_refusal};
 use heddle_core::inventory::Fabric;
 use heddle_core::runtime_guard::{Guard, Mode, Verdict};
@@ -196,6 +198,63 @@ fn a_clash_is_said_and_the_compute_domain_gets_no_new_claims() {
         assert_eq!(node.enter("c", "blue").await, 1, "others are not disturbed");
         node.leave("a", "green");
         assert_eq!(node.enter("b", "green").await, 2, "and it passes with the claim");
+    });
+}
+
+#[test]
+fn a_node_that_is_released_and_lives_lists_again_what_its_claims_use_and_says_whose_it_is() {
+    run(async {
+        let cluster = Cluster::new(&["n0", "n1"]).await;
+        let (node, other) = (cluster.node("n0").await, cluster.node("n1").await);
+        assert_eq!(node.enter("a", "green").await, 1);
+        let wanted = Wanted { node: "n0".into(), compute_domain: None, vouched: true, dry_run: false };
+        let release = async || {
+            let release = channel_admin::release(&cluster.client, &wanted).await.unwrap();
+            assert_eq!(release.channels[&uid("green")].channel, 1);
+            cluster.until("n0", |node| lists(node, "green") == Some(1)).await
+        };
+        let agrees = |node: &IMEXNode| {
+            let conditions = node.status.iter().flat_map(|status| &status.conditions);
+            let told = conditions.into_iter().find(|known| known.type_ == CHANNELS_AGREE);
+            told.map(|told| told.status == "True")
+        };
+        // Nobody has had the number since.
+        assert_ne!(agrees(&release().await), Some(false));
+        // Its ComputeDomain has gone meanwhile, and the number was given to another.
+        let mut domain = cluster.domain().await;
+        let map = domain.status.as_mut().unwrap();
+        let entry = map.channels.remove(&uid("green")).unwrap();
+        map.channels.insert(uid("blue"), entry);
+        map.epoch += 1;
+        cluster.domains().replace_status(&shared(), &PostParams::default(), &domain).await.unwrap();
+        cluster.until("n0", |node| agrees(node) == Some(false)).await;
+        release().await;
+        let fault = node.enter_in("b", "green", IsolationMode::Channel).await.unwrap_err();
+        assert_eq!(fault.reason, reason::CHANNEL_CLASH);
+        assert_eq!(other.enter("x", "blue").await, 1, "never re-numbered");
+        // The pod is deleted, and all is well.
+        node.leave("a", "green");
+        cluster.until("n0", |node| lists(node, "green").is_none() && agrees(node) == Some(true)).await;
+        assert_eq!(node.enter("b", "green").await, 2);
+    });
+}
+
+#[test]
+fn an_imexnode_deleted_by_hand_is_made_anew_with_what_claims_use() {
+    run(async {
+        let cluster = Cluster::new(&["n0"]).await;
+        let node = cluster.node("n0").await;
+        assert_eq!((node.enter("a", "green").await, node.enter("b", "blue").await), (1, 2));
+        cluster.nodes().delete("n0", &Default::default()).await.unwrap();
+        let both = |node: &IMEXNode| (lists(node, "green"), lists(node, "blue")) == (Some(1), Some(2));
+        let anew = cluster.until("n0", both).await;
+        assert_eq!(anew.spec.domain, None, "the controller moves it in anew");
+        cluster.assign("n0", &shared()).await;
+        assert_eq!(node.enter("c", "green").await, 1);
+        for (claim, name) in [("a", "green"), ("c", "green"), ("b", "blue")] {
+            node.leave(claim, name);
+        }
+        cluster.until("n0", |node| node.status.as_ref().unwrap().channels.is_empty()).await;
     });
 }
 

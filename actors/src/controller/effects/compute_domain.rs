@@ -24,8 +24,12 @@ impl Effects {
         self.put_finalizers(cd, &finalizers).await
     }
 
-    pub(super) async fn unguard(&self, cd: &Cd) -> Done {
-        self.put_finalizers(cd, &without_finalizer(&cd.finalizers)).await
+    pub(super) async fn unguard(&self, cd: &Cd, notes: Vec<Note>) -> Done {
+        self.put_finalizers(cd, &without_finalizer(&cd.finalizers)).await?;
+        for note in notes {
+            self.note(cd, note).await;
+        }
+        Ok(())
     }
 
     async fn put_finalizers(&self, cd: &Cd, finalizers: &[String]) -> Done {

@@ -3,11 +3,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use heddle_core::api::{ComputeDomainRef, IMEXDomain, IMEXNode};
 use heddle_core::controller::{DomainWrite, placement};
 use heddle_core::invariants::{Report, World};
-use heddle_core::protocol;
+use heddle_core::{names, protocol};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
+use serde_json::json;
 
-use super::{Done, Effects, name_of, post};
+use super::{Done, Effects, name_of, patch, post};
 use crate::controller::watches::compute_domain_resource;
 
 impl Effects {
@@ -17,19 +18,47 @@ impl Effects {
         self.settle(&api, name, Some(name.into()), answer).await
     }
 
+    /// Deletes, then takes our finalizer off, unless the domain has come into use in between.
     pub(super) async fn delete_domain(&self, domain: &IMEXDomain, nodes: &BTreeSet<String>) -> Done {
-        let name = name_of(domain);
-        if !placement::vacant(domain, &self.read(nodes).await?) {
+        if !placement::may_go(domain, &self.read(nodes).await?) {
             return Ok(());
         }
+        let mut domain = domain.clone();
+        if domain.metadata.deletion_timestamp.is_none() {
+            match self.begin_deletion(&domain).await? {
+                Some(left) => domain = left,
+                None => return Ok(()),
+            }
+        }
+        let (api, name) = (self.domains(), name_of(&domain));
+        let finalizers: Vec<_> = domain.finalizers().iter().filter(|f| *f != names::DOMAIN_FINALIZER).collect();
+        let goes = finalizers.is_empty();
+        let body = json!({"metadata": {"resourceVersion": domain.resource_version(), "finalizers": finalizers}});
+        let answer = api.patch(name, &patch(), &Patch::Merge(body)).await;
+        self.settle(&api, name, Some(name.into()), answer).await?;
+        if goes {
+            self.view.borrow_mut().drop_domain(name);
+        }
+        Ok(())
+    }
+
+    /// What is left of it: finalizers hold it.
+    async fn begin_deletion(&self, domain: &IMEXDomain) -> kube::Result<Option<IMEXDomain>> {
+        let name = name_of(domain);
         let preconditions = Preconditions { uid: domain.uid(), resource_version: domain.resource_version() };
         let params = DeleteParams { preconditions: Some(preconditions), ..Default::default() };
         match self.domains().delete(name, &params).await {
-            Ok(_) => {
-                self.view.borrow_mut().drop_domain(name);
-                Ok(())
+            Ok(answer) => {
+                let left = answer.left();
+                if left.is_none() {
+                    self.view.borrow_mut().drop_domain(name);
+                }
+                Ok(left)
             }
-            Err(error) => self.settle(&self.domains(), name, Some(name.into()), Err(error)).await,
+            Err(error) => {
+                self.settle(&self.domains(), name, Some(name.into()), Err(error)).await?;
+                Ok(None)
+            }
         }
     }
 
@@ -38,6 +67,12 @@ impl Effects {
         let mut domain = write.domain.clone();
         if let Some(members) = &write.members {
             domain.spec.members = members.clone();
+            let finalizers = domain.finalizers_mut();
+            if write.domain.metadata.deletion_timestamp.is_none()
+                && !finalizers.iter().any(|finalizer| finalizer == names::DOMAIN_FINALIZER)
+            {
+                finalizers.push(names::DOMAIN_FINALIZER.into());
+            }
             let answer = api.replace(&name, &post(), &domain).await;
             let before = domain.resource_version();
             if let Ok(answer) = &answer {

@@ -80,8 +80,8 @@ impl Effects {
         match write {
             Write::Mark(cd) => self.mark(&cd).await,
             Write::Guard(cd) => self.guard(&cd).await,
-            Write::Unguard(cd) => self.unguard(&cd).await,
-            Write::CreateTemplate(template) => self.create_template(&template).await,
+            Write::Unguard { cd, notes } => self.unguard(&cd, notes).await,
+            Write::CreateTemplate { cd, template } => self.create_template(&cd, &template).await,
             Write::MendTemplate(template) => self.mend_template(&template).await,
             Write::ReleaseTemplate { template, unless_alive } => {
                 self.release_template(&template, unless_alive.as_deref()).await
@@ -159,8 +159,8 @@ fn label(write: &Write) -> &'static str {
     match write {
         Write::Mark(_) => "mark",
         Write::Guard(_) => "add-finalizer",
-        Write::Unguard(_) => "remove-finalizer",
-        Write::CreateTemplate(_) => "create-template",
+        Write::Unguard { .. } => "remove-finalizer",
+        Write::CreateTemplate { .. } => "create-template",
         Write::MendTemplate(_) => "mend-template",
         Write::ReleaseTemplate { .. } => "release-template",
         Write::RecheckTemplate(_) => "recheck-template",
@@ -168,6 +168,7 @@ fn label(write: &Write) -> &'static str {
         Write::CreateDomain(_) => "create-domain",
         Write::DeleteDomain { .. } => "delete-domain",
         Write::Domain(write) if write.free => "free",
+        Write::Domain(write) if !write.revive.is_empty() => "revive",
         Write::Domain(write) if write.changes_channels() => "drain",
         Write::Domain(write) if write.members.is_some() => "members",
         Write::Domain(_) => "health",

@@ -12,9 +12,16 @@ impl Effects {
         (Api::namespaced(self.client.clone(), &key.0), key)
     }
 
-    pub(super) async fn create_template(&self, template: &ResourceClaimTemplate) -> Done {
+    /// A quota, an admission webhook or a namespace that is going away: what the API server says is the ComputeDomain's to
+    /// know.
+    pub(super) async fn create_template(&self, cd_uid: &str, template: &ResourceClaimTemplate) -> Done {
         let (api, key) = self.templates(template);
         let answer = api.create(&post(), template).await;
+        let refused = match &answer {
+            Err(kube::Error::Api(status)) if [400, 403, 422].contains(&status.code) => Some(status.message.clone()),
+            _ => None,
+        };
+        self.view.borrow_mut().set_refusal(cd_uid, refused);
         self.settle(&api, &key.1, Some(format!("{}/{}", key.0, key.1)), answer).await
     }
 
