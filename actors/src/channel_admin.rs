@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use heddle_core::api::{ComputeDomain, IMEXDomain, IMEXNode};
+use heddle_core::api::{ComputeDomain, IMEXDomain, IMEXNode, NodeChannel};
 use heddle_core::channels::{self, Channel, World};
-use heddle_core::fault::{Fault, reason};
+use heddle_core::fault::{Fault, plain, reason};
 use heddle_core::protocol::{self, LEASE_SECONDS, Life, Release};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
@@ -59,12 +59,21 @@ pub struct Wanted {
     pub dry_run: bool,
 }
 
-/// Takes channels off a node that is off for good; what was, or would be, released.
+/// What was, or would be, released.
+#[derive(Clone, Debug)]
+pub struct Released {
+    /// What the node listed, by ComputeDomain UID.
+    pub channels: BTreeMap<String, NodeChannel>,
+    /// `namespace/name` of those ComputeDomains that a channel map knows.
+    names: BTreeMap<String, String>,
+}
+
+/// Takes channels off a node that is off for good.
 ///
 /// # Errors
 /// A permanent fault if the node seems to live or lists nothing such, a retryable one if its agent has written meanwhile or
 /// the API server could not be asked.
-pub async fn release(client: &Client, wanted: &Wanted) -> Result<Release, Fault> {
+pub async fn release(client: &Client, wanted: &Wanted) -> Result<Released, Fault> {
     let nodes = Api::<IMEXNode>::all(client.clone());
     let what = format!("IMEXNode {}", wanted.node);
     let Some(node) = nodes.get_opt(&wanted.node).await.map_err(api(&what))? else {
@@ -75,20 +84,19 @@ pub async fn release(client: &Client, wanted: &Wanted) -> Result<Release, Fault>
     let known = Api::<Node>::all(client.clone()).get_opt(&wanted.node).await;
     let mut life = node_life(known.map_err(api(&format!("Node {}", wanted.node)))?.as_ref());
     life.lease = lease(client, &wanted.node).await?;
-    let uid = match &wanted.compute_domain {
-        Some(named) => Some(resolve(client, &node, named).await?),
-        None => None,
-    };
-    let release = protocol::release(&node, uid.as_deref(), &life, wanted.vouched)?;
+    let names = names(client, &node).await?;
+    let uid = wanted.compute_domain.as_deref().map(|named| resolve(&node, &names, named)).transpose()?;
+    let Release { channels, status } = protocol::release(&node, uid.as_deref(), &life, wanted.vouched)?;
+    let released = Released { channels, names };
     if wanted.dry_run {
-        return Ok(release);
+        return Ok(released);
     }
-    let next = IMEXNode { status: Some(release.status.clone()), ..node.clone() };
+    let next = IMEXNode { status: Some(status), ..node.clone() };
     let params = PostParams { field_manager: Some(MANAGER.into()), dry_run: false };
     match nodes.replace_status(&wanted.node, &params, &next).await {
         Ok(_) => {
-            tell(client, &wanted.node, &release).await;
-            Ok(release)
+            tell(client, &wanted.node, &released).await;
+            Ok(released)
         }
         Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
             let text = format!(
@@ -100,21 +108,30 @@ pub async fn release(client: &Client, wanted: &Wanted) -> Result<Release, Fault>
     }
 }
 
-/// The UID of the ComputeDomain among those that the node lists. Of one that is gone only the channel map knows the name.
-async fn resolve(client: &Client, node: &IMEXNode, named: &str) -> Result<String, Fault> {
+/// The names of the ComputeDomains that the node lists. Of one that is gone only the channel map knows it.
+async fn names(client: &Client, node: &IMEXNode) -> Result<BTreeMap<String, String>, Fault> {
+    let listed = node.status.iter().flat_map(|status| &status.channels);
+    let mut maps = BTreeMap::new();
+    let mut names = BTreeMap::new();
+    for (uid, entry) in listed {
+        if !maps.contains_key(&entry.domain) {
+            let what = format!("IMEXDomain {}", entry.domain);
+            let domain = Api::<IMEXDomain>::all(client.clone()).get_opt(&entry.domain).await.map_err(api(&what))?;
+            let map = domain.and_then(|domain| domain.status).unwrap_or_default().channels;
+            maps.insert(entry.domain.clone(), map);
+        }
+        let known = maps[&entry.domain].get(uid).filter(|known| !known.compute_domain.is_empty());
+        names.extend(known.map(|known| (uid.clone(), known.compute_domain.clone())));
+    }
+    Ok(names)
+}
+
+/// The UID of the ComputeDomain among those that the node lists.
+fn resolve(node: &IMEXNode, names: &BTreeMap<String, String>, named: &str) -> Result<String, Fault> {
     if !named.contains('/') {
         return Ok(named.to_owned());
     }
-    let listed = node.status.as_ref().map(|status| status.channels.clone()).unwrap_or_default();
-    let mut found = Vec::new();
-    for (uid, entry) in listed {
-        let what = format!("IMEXDomain {}", entry.domain);
-        let domain = Api::<IMEXDomain>::all(client.clone()).get_opt(&entry.domain).await.map_err(api(&what))?;
-        let map = domain.and_then(|domain| domain.status).unwrap_or_default().channels;
-        if map.get(&uid).is_some_and(|known| known.compute_domain == named) {
-            found.push(uid);
-        }
-    }
+    let found: Vec<String> = names.iter().filter(|(_, name)| *name == named).map(|(uid, _)| uid.clone()).collect();
     match &found[..] {
         [uid] => Ok(uid.clone()),
         [] => Err(Fault::permanent(
@@ -153,12 +170,11 @@ async fn lease(client: &Client, node: &str) -> Result<Option<(u64, u64)>, Fault>
 }
 
 /// An Event of the Node, for those who look later. That it cannot be written is no reason to fail.
-async fn tell(client: &Client, node: &str, release: &Release) {
+async fn tell(client: &Client, node: &str, released: &Released) {
     let recorder = Recorder::new(client.clone(), Reporter { controller: MANAGER.into(), instance: None });
-    let channels = release
-        .channels
-        .iter()
-        .map(|(uid, entry)| format!("channel {} of IMEX domain {} (ComputeDomain {uid})", entry.channel, entry.domain));
+    let channels = released.channels.iter().map(|(uid, entry)| {
+        format!("channel {} of IMEX domain {} ({})", entry.channel, entry.domain, released.whose(uid))
+    });
     let event = Event {
         type_: EventType::Warning,
         reason: reason::CHANNEL_RELEASED.into(),
@@ -189,14 +205,21 @@ fn api(what: &str) -> impl Fn(kube::Error) -> Fault {
     }
 }
 
-/// What was released, or would be, a line each.
-pub fn told(wanted: &Wanted, release: &Release) -> String {
-    let verb = if wanted.dry_run { "would release" } else { "released" };
-    let lines = release.channels.iter().map(|(uid, entry)| {
-        format!(
-            "{verb} channel {} of IMEX domain {} for ComputeDomain {uid} from node {}\n",
-            entry.channel, entry.domain, wanted.node
-        )
-    });
-    lines.collect()
+impl Released {
+    /// A line each, for people.
+    pub fn told(&self, wanted: &Wanted) -> String {
+        let verb = if wanted.dry_run { "would release" } else { "released" };
+        let lines = self.channels.iter().map(|(uid, entry)| {
+            let (channel, domain, whose) = (entry.channel, &entry.domain, self.whose(uid));
+            format!("{verb} channel {channel} of IMEX domain {domain} from node {} for {whose}\n", wanted.node)
+        });
+        lines.collect()
+    }
+
+    fn whose(&self, uid: &str) -> String {
+        match self.names.get(uid) {
+            Some(name) => format!("ComputeDomain {}, UID {uid}", plain(name).collect::<String>()),
+            None => format!("ComputeDomain with UID {uid}"),
+        }
+    }
 }

@@ -5,6 +5,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use heddle_actors::channel_admin::{self, Wanted};
 use heddle_actors::runtime;
 use heddle_core::channels::{State, text};
+use heddle_core::clique::CliqueId;
 use heddle_core::fault::Fault;
 
 use super::client;
@@ -31,7 +32,7 @@ enum What {
 struct List {
     /// Only those of this clique, `<clusterUUID>.<cliqueId>`
     #[arg(long)]
-    clique: Option<String>,
+    clique: Option<CliqueId>,
     /// Only those that lost nodes keep from being given to others
     #[arg(long)]
     quarantined: bool,
@@ -82,9 +83,11 @@ impl Channel {
 
 impl List {
     async fn run(self, client: &kube::Client) -> anyhow::Result<String> {
-        let mut channels = channel_admin::list(client, self.clique.as_deref()).await.map_err(said)?;
+        let clique = self.clique.map(|clique| clique.to_string());
+        let mut channels = channel_admin::list(client, clique.as_deref()).await.map_err(said)?;
         channels.retain(|channel| !self.quarantined || channel.state == State::Quarantined);
         Ok(match self.output {
+            Output::Text if self.quarantined && channels.is_empty() => "no channel is in quarantine\n".into(),
             Output::Text => text(&channels),
             Output::Json => format!("{:#}\n", serde_json::to_value(&channels)?),
         })
@@ -100,7 +103,7 @@ impl Release {
             dry_run: self.dry_run,
         };
         let release = channel_admin::release(client, &wanted).await.map_err(said)?;
-        Ok(channel_admin::told(&wanted, &release))
+        Ok(release.told(&wanted))
     }
 }
 

@@ -107,8 +107,7 @@ pub fn move_in(node: &IMEXNode, domain: &IMEXDomain) -> Option<IMEXNodeSpec> {
 /// `nodes` are all that may, read after `domain`, whose resourceVersion guards its deletion.
 pub fn vacant(domain: &IMEXDomain, nodes: &[IMEXNode]) -> bool {
     let target = Some(name(domain));
-    let elsewhere =
-        |node: &IMEXNode| node.spec.domain.as_deref() != target && node.spec.next.as_deref() != target;
+    let elsewhere = |node: &IMEXNode| node.spec.domain.as_deref() != target && node.spec.next.as_deref() != target;
     unused(domain, nodes) && nodes.iter().all(elsewhere)
 }
 

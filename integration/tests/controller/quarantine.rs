@@ -1,6 +1,6 @@
 //! Nodes that are lost with channels, and what a person can do about them.
 
-use heddle_actors::channel_admin::{self, Wanted, told};
+use heddle_actors::channel_admin::{self, Wanted};
 use heddle_core::api::ComputeDomainRef;
 use heddle_core::api::IsolationMode::Channel;
 use heddle_core::channels::State;
@@ -58,7 +58,9 @@ fn issue_348_and_349_a_lost_node_keeps_its_number_until_a_person_releases_it() {
         let before = cluster.server.resource_version();
         let dry = Wanted { dry_run: true, compute_domain: Some("team/green".into()), ..wanted("n0") };
         let release = channel_admin::release(&cluster.client, &dry).await.unwrap();
-        assert!(told(&dry, &release).starts_with("would release channel 1 of IMEX domain shared-"));
+        let told = release.told(&dry);
+        assert!(told.starts_with("would release channel 1 of IMEX domain shared-"), "{told}");
+        assert!(told.contains("for ComputeDomain team/green, UID "), "{told}");
         for nothing in [
             Wanted { node: "n9".into(), ..dry.clone() },
             Wanted { compute_domain: Some("team/blue".into()), ..dry.clone() },
