@@ -260,7 +260,6 @@ impl Model {
             true => Err("it is being switched".into()),
             false => ready(agent, &node, domain.as_deref()),
         };
-        let abandoned = ledger.abandoned(node.status.as_ref(), domain.as_deref());
         let mut outcome = Outcome::default();
         let mut wishes = Wishes::default();
         let mut open = BTreeMap::new();
@@ -269,6 +268,12 @@ impl Model {
             Wish::Together => self.asked(agent, *c),
             _ => false,
         });
+        // Whoever asks holds its ComputeDomain, which in instances that are not detailed is not in the state.
+        let mut asking = ledger.clone();
+        for c in entering.clone() {
+            asking.hold(&claim_uid(n, c), &self.names.cds[c].reference.uid);
+        }
+        let contradicted = asking.abandoned(node.status.as_ref(), domain.as_deref());
         for c in entering {
             let (reference, mode) = self.cd(c);
             if clashes.contains_key(&reference.uid) {
@@ -276,7 +281,7 @@ impl Model {
                 continue;
             }
             match gate(reference, mode, Some(&fabric), Some(&node), &ready, None) {
-                Gate::Open { .. } if abandoned.contains(&reference.uid) => {}
+                Gate::Open { .. } if contradicted.contains(&reference.uid) => {}
                 Gate::Open { domain } => {
                     open.insert(reference.uid.clone(), (c, domain));
                     wishes.enters.insert(reference.uid.clone(), (reference.clone(), mode));
@@ -286,7 +291,7 @@ impl Model {
             }
         }
         if matches!(wish, Wish::Leave | Wish::Together) {
-            wishes.leaves = abandoned;
+            wishes.leaves = ledger.abandoned(node.status.as_ref(), domain.as_deref());
         }
         if matches!(wish, Wish::Keep | Wish::Together) {
             wishes.keeps = ledger.lost(node.status.as_ref());

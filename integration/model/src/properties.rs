@@ -80,6 +80,33 @@ pub fn quarantined(model: &Model, state: &State) -> bool {
     })
 }
 
+/// A number is taken back from a ComputeDomain that lives.
+pub fn reclaimed(model: &Model, state: &State) -> bool {
+    draining(model, state).next().is_some()
+}
+
+/// Since the state before, a number that was being taken back has been opened again.
+pub fn revived(model: &Model, before: &State, state: &State) -> bool {
+    draining(model, before).any(|(domain, uid)| {
+        let now = state.domains[domain].and_then(|now| now.status.as_ref()?.channels.get(&uid).cloned());
+        now.is_some_and(|entry| entry.state == ChannelState::Active)
+    })
+}
+
+fn draining(model: &Model, state: &State) -> impl Iterator<Item = (usize, String)> {
+    let mut found = Vec::new();
+    for (d, domain) in state.domains.iter().enumerate() {
+        let channels = domain.iter().flat_map(|domain| domain.status.iter().flat_map(|status| &status.channels));
+        for (uid, _) in channels.filter(|(_, entry)| entry.state == ChannelState::Draining) {
+            let c = model.names.cds.iter().position(|cd| cd.uid() == uid);
+            if c.is_some_and(|c| state.cds[c] == Life::Alive) {
+                found.push((d, uid.clone()));
+            }
+        }
+    }
+    found.into_iter()
+}
+
 /// An examination finds a contradiction.
 pub fn alarmed(model: &Model, state: &State) -> bool {
     model.alarm(state)

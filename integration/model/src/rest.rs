@@ -203,7 +203,8 @@ impl Model {
         })
     }
 
-    /// All numbers are taken by ComputeDomains that live, or by nodes that still list them.
+    /// All numbers are taken by nodes that list them, or by ComputeDomains that live. One that nobody wants is taken back,
+    /// where controllers know of claims.
     fn exhausted(&self, state: &State, n: usize, c: usize) -> bool {
         let uid = self.names.cds[c].uid();
         let Some(domain) = state.agents[n].of.and_then(|d| state.domains[usize::from(d)]) else { return false };
@@ -211,10 +212,17 @@ impl Model {
         let name = domain.metadata.name.as_deref().unwrap_or_default();
         let listed = |uid: &str| state.nodes.iter().flatten().any(|node| protocol::lists(node, name, uid).is_some());
         let taken = status.channels.iter().filter(|(other, entry)| {
-            let in_use = self.alive(state, other) && entry.state == ChannelState::Active;
+            let active = self.alive(state, other) && entry.state == ChannelState::Active;
+            let in_use = active && (!self.settings.detailed || self.claimed(state, other, self.names.clique_of[n]));
             *other != uid && (in_use || listed(other))
         });
         taken.count() >= self.settings.numbers as usize
+    }
+
+    /// The ComputeDomain has claims on nodes of the clique.
+    fn claimed(&self, state: &State, uid: &str, clique: usize) -> bool {
+        let Some(c) = self.names.cds.iter().position(|cd| cd.uid() == uid) else { return false };
+        (0..state.nodes.len()).any(|n| self.names.clique_of[n] == clique && state.claims & state.claim(n, c) != 0)
     }
 
     fn alive(&self, state: &State, uid: &str) -> bool {

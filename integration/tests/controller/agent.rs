@@ -5,6 +5,7 @@ use std::rc::Rc;
 use heddle_core::api::{
     ComputeDomainRef, IMEXDomain, IMEXNode, IMEXNodeSpec, IMEXNodeStatus, IsolationMode, LinksState, PeerLinks,
 };
+use heddle_core::clique::CliqueId;
 use heddle_core::names;
 use heddle_core::protocol::{self, Allocate, Enter};
 use kube::api::{Api, PostParams};
@@ -30,6 +31,8 @@ struct State {
     silent: bool,
     /// `ImexChannelCount`, if it is not the usual one.
     channel_count: Option<u32>,
+    /// Its clique, if it is not the usual one.
+    clique: Option<CliqueId>,
 }
 
 impl State {
@@ -67,6 +70,11 @@ impl Agent {
     /// The node's kernel module serves so many channels.
     pub fn set_channel_count(&self, count: u32) {
         self.state.borrow_mut().channel_count = Some(count);
+    }
+
+    /// The node's GPUs are in this clique.
+    pub fn set_clique(&self, clique: CliqueId) {
+        self.state.borrow_mut().clique = Some(clique);
     }
 
     /// The node is back after a reboot, and nothing runs on it.
@@ -121,7 +129,7 @@ impl Agent {
 
     fn report(&self, node: &IMEXNode, domain: Option<&IMEXDomain>, status: &mut IMEXNodeStatus) {
         let state = self.state.borrow();
-        status.clique = Some(clique().to_string());
+        status.clique = Some(state.clique.unwrap_or_else(clique).to_string());
         status.channel_count = state.channel_count();
         status.boot_id = "boot".into();
         // It needs no signer: the controller looks at what is reported.

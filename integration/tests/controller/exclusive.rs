@@ -1,5 +1,6 @@
 use heddle_core::api::IsolationMode::{Channel, Domain};
 use heddle_core::controller::{ISOLATED, READY};
+use heddle_core::imex::{exclusive_domain_name, shared_domain_name};
 use kube::api::DeleteParams;
 
 use crate::cluster::{Cluster, exclusive, home, test};
@@ -76,6 +77,41 @@ fn two_exclusive_compute_domains_in_one_clique() {
         cluster.place(&pink, Domain, "n0").await;
         assert_eq!(cluster.prepared(&red, "n1").await.0, exclusive(&red.uid));
         assert_eq!(cluster.prepared(&pink, "n0").await.0, exclusive(&pink.uid));
+    });
+}
+
+#[test]
+fn one_over_several_cliques_has_a_domain_in_each() {
+    test(4, async |cluster: &mut Cluster| {
+        let cliques: [heddle_core::clique::CliqueId; 2] =
+            ["7", "8"].map(|n| format!("0b6fbb2e-7b1a-4a5c-9a53-6f3f5dfb2a11.{n}").parse().unwrap());
+        for (n, node) in ["n0", "n1", "n2", "n3"].into_iter().enumerate() {
+            cluster.agent(node).set_clique(cliques[n % 2]);
+        }
+        let red = cluster.create("red", Domain).await;
+        let green = cluster.create("green", Channel).await;
+        cluster.place(&green, Channel, "n3").await;
+        for node in ["n0", "n1", "n2"] {
+            cluster.place(&red, Domain, node).await;
+        }
+        let own = cliques.map(|clique| exclusive_domain_name(&clique, &red.uid));
+        assert_ne!(own[0], own[1]);
+        for (node, domain) in [("n0", &own[0]), ("n1", &own[1]), ("n2", &own[0])] {
+            assert_eq!(cluster.prepared(&red, node).await.0, *domain);
+        }
+        cluster.condition("red", ISOLATED, "True", "ByDomain").await;
+        assert_eq!(cluster.prepared(&green, "n3").await.0, shared_domain_name(&cliques[1]), "beside it");
+
+        cluster.delete("red").await;
+        for node in ["n0", "n1", "n2"] {
+            cluster.end(&red, node).await;
+        }
+        cluster.gone("red").await;
+        for (n, node) in ["n0", "n1", "n2"].into_iter().enumerate() {
+            cluster.served(node, &shared_domain_name(&cliques[n % 2])).await;
+        }
+        let left = || async { (cluster.server.objects("imex.heddle.dev", "imexdomains").len() == 2).then_some(()) };
+        cluster.until("only the shared domains are left", left).await;
     });
 }
 

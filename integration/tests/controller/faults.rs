@@ -1,3 +1,4 @@
+use heddle_core::api::IMEXDomain;
 use heddle_core::api::IsolationMode::{Channel, Domain};
 use heddle_core::controller::READY;
 use kube::ResourceExt;
@@ -121,5 +122,35 @@ fn a_label_forged_in_another_namespace_moves_no_node() {
         cluster.until_quiet().await;
         assert_eq!(cluster.nodes().get("n0").await.unwrap().spec.domain, Some(home()));
         assert_eq!(cluster.server.objects("imex.heddle.dev", "imexdomains").len(), 1);
+    });
+}
+
+/// A deletion by hand: the finalizer keeps the channel map as long as it says something, then the domain is made anew.
+#[test]
+fn a_domain_deleted_by_hand_goes_when_its_numbers_are_free_and_comes_again() {
+    test(2, async |cluster: &mut Cluster| {
+        let green = cluster.create("green", Channel).await;
+        cluster.place(&green, Channel, "n0").await;
+        let held = cluster.prepared(&green, "n0").await;
+        let before = cluster.domains().get(&home()).await.unwrap();
+        cluster.domains().delete(&home(), &Default::default()).await.unwrap();
+        cluster.place(&green, Channel, "n1").await;
+        assert_eq!(cluster.prepared(&green, "n1").await, held, "it works on");
+
+        cluster.end(&green, "n0").await;
+        cluster.end(&green, "n1").await;
+        cluster.delete("green").await;
+        cluster.gone("green").await;
+        let anew = || async {
+            let domain = cluster.domains().get_opt(&home()).await.unwrap()?;
+            let whole = domain.metadata.uid != before.metadata.uid && domain.spec.members.len() == 2;
+            let epoch = |domain: &IMEXDomain| domain.status.as_ref().map_or(0, |status| status.epoch);
+            // Nodes have marks of the one before.
+            (whole && epoch(&domain) > epoch(&before)).then_some(())
+        };
+        cluster.until("another of its name, with a later epoch", anew).await;
+        let blue = cluster.create("blue", Channel).await;
+        cluster.place(&blue, Channel, "n1").await;
+        assert_eq!(cluster.prepared(&blue, "n1").await.0, home());
     });
 }
