@@ -1,5 +1,6 @@
 //! Changes of addresses.
 
+use heddle_core::api::DaemonStatus;
 use heddle_core::fault::reason;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,6 +23,9 @@ fn a_daemon_that_listens_at_the_old_address_is_restarted_when_its_last_claim_is_
         let new = field.address(78);
         field.node("n1").have(&[&new]);
         field.node("n1").report(clique());
+        // Until it has heard of its own new address it goes on as before.
+        let anew = |daemon: &DaemonStatus| daemon.message.as_ref().is_some_and(|text| text.contains("started anew"));
+        field.until_daemon("n1", "it says where its daemon listens", anew).await;
         let blue = field.create("blue").await;
         let waits = async {
             let fault = field.missing(&blue, "n1", reason::DAEMON_NOT_READY).await;
