@@ -7,13 +7,22 @@ use crate::api::{ChannelState, IMEXDomain, IMEXDomainStatus};
 /// Guard of the write: the resourceVersion of `domain`. `gone` are UIDs: a ComputeDomain created anew under the same
 /// name is another.
 pub fn drain(domain: &IMEXDomain, gone: &BTreeSet<String>) -> Option<IMEXDomainStatus> {
+    turn(domain, gone, ChannelState::Active, ChannelState::Draining)
+}
+
+/// The channels of these ComputeDomains that are in one state, put into another: all of them are one change of the map.
+/// `None` if there are none.
+pub(super) fn turn(
+    domain: &IMEXDomain,
+    uids: &BTreeSet<String>,
+    from: ChannelState,
+    to: ChannelState,
+) -> Option<IMEXDomainStatus> {
     let mut status = domain.status.clone()?;
     let epoch = status.epoch + 1;
     let mut changed = false;
-    for (_, entry) in
-        status.channels.iter_mut().filter(|(uid, e)| e.state == ChannelState::Active && gone.contains(*uid))
-    {
-        entry.state = ChannelState::Draining;
+    for (_, entry) in status.channels.iter_mut().filter(|(uid, entry)| entry.state == from && uids.contains(*uid)) {
+        entry.state = to;
         entry.epoch = epoch;
         changed = true;
     }

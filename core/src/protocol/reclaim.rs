@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use super::drain::turn;
 use super::{lists, name};
 use crate::api::{ChannelState, IMEXDomain, IMEXDomainStatus, IMEXNode};
 
@@ -44,18 +45,7 @@ pub fn reclaim(
 ///
 /// Guard of the write: the resourceVersion of `domain`, so that no number is opened which has just been freed.
 pub fn revive(domain: &IMEXDomain, needed: &BTreeSet<String>) -> Option<IMEXDomainStatus> {
-    let mut status = domain.status.clone()?;
-    let epoch = status.epoch + 1;
-    let mut changed = false;
-    for (_, entry) in
-        status.channels.iter_mut().filter(|(uid, e)| e.state == ChannelState::Draining && needed.contains(*uid))
-    {
-        entry.state = ChannelState::Active;
-        entry.epoch = epoch;
-        changed = true;
-    }
-    status.epoch = epoch;
-    changed.then_some(status)
+    turn(domain, needed, ChannelState::Draining, ChannelState::Active)
 }
 
 #[cfg(test)]
