@@ -92,5 +92,13 @@ image *arguments:
 image-check *arguments:
     integration/image/image.sh check {{ arguments }}
 
+# A real Kubernetes with several nodes on this machine: `up`, `install`, `test`, `down`, …; without arguments, what there is
+testbed *arguments:
+    integration/testbed/testbed {{ arguments }}
+
+# Lint the scripts
+shell-check:
+    shellcheck --external-sources --source-path=SCRIPTDIR integration/testbed/testbed integration/testbed/*.sh integration/testbed/suite/*.sh
+
 # What continuous integration runs
 ci: fmt-check test clippy check-alone generate-check nvml-header-check cdi-check demo-check chart-check arm64

@@ -9,6 +9,7 @@ pub mod chart;
 pub mod control;
 pub mod demo;
 pub mod driver_root;
+pub mod hardware;
 pub mod imex;
 pub mod kubelet;
 pub mod node;

@@ -2,16 +2,19 @@
 //! needs.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
-use heddle_integration::imex;
+use clap::{Args, Parser};
+use heddle_core::clique::CliqueId;
+use heddle_integration::{hardware, imex};
 
 /// Acts as one of NVIDIA's tools, without GPUs.
 #[derive(Args)]
 pub struct Fake {
-    /// `nvidia-imex` or `nvidia-imex-ctl`, or `imex-domain`, which makes the folders that they run in
+    /// `nvidia-imex` or `nvidia-imex-ctl`; `cuda`, which shares memory by them; `imex-domain`, which makes the folders
+    /// that they run in; or `hardware`, which makes that of a node of a real cluster
     tool: String,
     /// Its own arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -21,13 +24,51 @@ pub struct Fake {
 impl Fake {
     pub fn run(self) -> ExitCode {
         let args = [self.tool.clone().into()].into_iter().chain(self.args).collect();
-        if self.tool == "imex-domain" {
-            return imex::domain_main(args);
+        match self.tool.as_str() {
+            "imex-domain" => return imex::domain_main(args),
+            "hardware" => return Hardware::parse_from(args).run(),
+            _ => {}
         }
         act_as(&self.tool, args).unwrap_or_else(|| {
-            eprintln!("heddle: there is no fake {:?}, only nvidia-imex, nvidia-imex-ctl and imex-domain", self.tool);
+            eprintln!(
+                "heddle: there is no fake {:?}, only nvidia-imex, nvidia-imex-ctl, cuda, imex-domain and hardware",
+                self.tool
+            );
             ExitCode::from(2)
         })
+    }
+}
+
+/// Makes a folder that stands for a node's hardware.
+#[derive(Parser)]
+struct Hardware {
+    folder: PathBuf,
+    /// The node's; UUIDs of its GPUs follow from it
+    #[arg(long)]
+    name: String,
+    #[arg(long)]
+    address: IpAddr,
+    /// `<clusterUUID>.<cliqueId>`; without it there is no multi-node NVLink
+    #[arg(long)]
+    clique: Option<CliqueId>,
+    #[arg(long, default_value_t = 4)]
+    gpus: u32,
+    /// Major number of IMEX channels
+    #[arg(long)]
+    major: u32,
+}
+
+impl Hardware {
+    fn run(self) -> ExitCode {
+        let made =
+            hardware::make(&self.folder, &self.name, self.address, self.clique.as_ref(), (self.gpus, self.major));
+        match made {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("hardware: {error:#}");
+                ExitCode::FAILURE
+            }
+        }
     }
 }
 
@@ -43,6 +84,7 @@ fn act_as(tool: &str, args: Vec<OsString>) -> Option<ExitCode> {
     match tool {
         "nvidia-imex" => Some(imex::daemon_main(args)),
         "nvidia-imex-ctl" => Some(imex::ctl_main(args)),
+        "cuda" => Some(imex::cuda_main(args)),
         _ => None,
     }
 }

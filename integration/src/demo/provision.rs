@@ -1,7 +1,7 @@
 //! The files of a simulated node: what the kernel, the driver and the container toolkit would have put there.
 
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -92,7 +92,31 @@ impl Binary {
 /// # Errors
 /// When a file cannot be written.
 pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow::Result<()> {
-    let paths = &node.paths;
+    let hardware = Hardware { name: &node.name, address: node.address.into(), clique: Some(&node.clique), gpus, major };
+    provision_hardware(&node.paths, &hardware, binary)
+}
+
+/// What a node is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Hardware<'a> {
+    /// The node's name; its GPUs' UUIDs follow from it.
+    pub name: &'a str,
+    /// Address of its interface.
+    pub address: IpAddr,
+    /// Its NVLink partition; without one there is no multi-node NVLink.
+    pub clique: Option<&'a CliqueId>,
+    /// Number of GPUs.
+    pub gpus: u32,
+    /// Major number of its IMEX channels.
+    pub major: u32,
+}
+
+/// Writes all files of a node's hardware.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn provision_hardware(paths: &NodePaths, hardware: &Hardware<'_>, binary: &Binary) -> anyhow::Result<()> {
+    let Hardware { name, address, clique, gpus, major } = *hardware;
     let os = paths.os();
     for folder in [
         paths.plugins(),
@@ -133,11 +157,12 @@ pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow:
     let cdi = [paths.cdi_static(), paths.cdi()].map(|folder| folder.display().to_string());
     write(os.join("etc/containerd/config.toml"), CONTAINERD.replace("CDI_DIRS", &format!("{cdi:?}")))?;
     write(os.join("etc/nvidia-container-runtime/config.toml"), TOOLKIT.into())?;
-    write(os.join("net/addresses"), format!("{}\n", node.address))?;
+    write(os.join("net/addresses"), format!("{address}\n"))?;
 
-    let scenario = Scenario::gb200(&node.name, gpus, Some((&node.clique.cluster.to_string(), node.clique.id)));
+    let clique = clique.map(|clique| (clique.cluster.to_string(), clique.id));
+    let scenario = Scenario::gb200(name, gpus, clique.as_ref().map(|(cluster, id)| (cluster.as_str(), *id)));
     write(paths.nvml_scenario(), serde_json::to_string_pretty(&scenario)?)?;
-    place_driver(node, binary).context("the driver root could not be made")?;
+    place_driver(paths, binary).context("the driver root could not be made")?;
     symlink(&binary.nvml, paths.driver_root().join("usr/lib64/libnvidia-ml.so.1"))?;
     let uuids: Vec<_> = scenario.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
     write(paths.cdi_static().join("nvidia.json"), toolkit_spec(&uuids).to_string())?;
@@ -145,8 +170,8 @@ pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow:
 }
 
 /// The driver root with the fake tools. Where a daemon can have a root of its own, it has a system of its own.
-fn place_driver(node: &Node, binary: &Binary) -> anyhow::Result<()> {
-    let (root, os) = (node.paths.driver_root(), node.paths.os());
+fn place_driver(paths: &NodePaths, binary: &Binary) -> anyhow::Result<()> {
+    let (root, os) = (paths.driver_root(), paths.os());
     if binary.may_isolate().is_err() {
         for folder in ["usr/bin", "usr/lib64"] {
             std::fs::create_dir_all(root.join(folder))?;
@@ -156,7 +181,7 @@ fn place_driver(node: &Node, binary: &Binary) -> anyhow::Result<()> {
         }
         return Ok(std::fs::write(os.join("etc/hosts"), "127.0.0.1 localhost\n")?);
     }
-    let first = node.paths.root.with_file_name("driver-root");
+    let first = paths.root.with_file_name("driver-root");
     if !first.exists() {
         driver_root::make(&binary.path, &first)?;
     }

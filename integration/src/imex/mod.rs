@@ -23,6 +23,7 @@ pub mod os;
 mod outgoing;
 mod peer;
 mod persist;
+mod process;
 pub mod scenario;
 mod security;
 mod server;
@@ -33,6 +34,7 @@ pub(crate) mod wire;
 
 pub use ctl::ctl_main;
 pub use daemon::daemon_main;
+pub use process::cuda_main;
 pub use setup::{domain_main, make_domain};
 
 /// Version that both programs report: that of the driver they would come with.
