@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# The end-to-end suite: every function `case_…` of the files beside this one, each in a namespace of its own.
+#
+#   run.sh [--only PATTERN] [--repeat N] [--list]    PATTERN is a regular expression for names of files and cases
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/../common.sh"
+
+only=. repeat=1 list=
+while (($#)); do
+  case $1 in
+    --only) only=$2; shift 2 ;;
+    --repeat) repeat=$2; shift 2 ;;
+    --list) list=yes; shift ;;
+    *) die "run.sh knows no $1" ;;
+  esac
+done
+[[ $repeat =~ ^[1-9][0-9]*$ ]] || die "--repeat must be a number from 1, not $repeat"
+
+# FILE CASE, a line each.
+cases() {
+  local file name
+  for file in "$here"/[0-9]*.sh; do
+    while read -r name; do
+      if [[ "$(basename "$file" .sh)/$name" =~ $only ]]; then echo "$file $name"; fi
+    done < <(sed -n 's/^\(case_[a-z0-9_]*\)() {.*/\1/p' "$file")
+  done
+}
+
+mapfile -t all < <(cases)
+((${#all[@]})) || die "no case has a name like $only"
+if [ -n "$list" ]; then
+  for entry in "${all[@]}"; do
+    read -r file name <<<"$entry"
+    echo "$(basename "$file" .sh): $name"
+  done
+  exit
+fi
+
+mkdir -p "$state/suite"
+began=$SECONDS passed=0 failed=()
+for ((round = 1; round <= repeat; round++)); do
+  for entry in "${all[@]}"; do
+    read -r file name <<<"$entry"
+    since=$SECONDS
+    log=$state/suite/$name.log
+    title=${name#case_}
+    ((repeat == 1)) || title="$title, round $round"
+    # A case that hangs is a case that fails.
+    if timeout --kill-after=10 420 "$here/case.sh" "$file" "$name" "$round" >"$log" 2>&1; then
+      ((++passed))
+      printf 'ok    %3d s  %s\n' $((SECONDS - since)) "${title//_/ }"
+    else
+      failed+=("$title")
+      printf 'FAIL  %3d s  %s\n' $((SECONDS - since)) "${title//_/ }"
+      tail -60 "$log" | sed 's/^/      | /'
+    fi
+  done
+done
+((passed + ${#failed[@]})) || exit 1
+if [ "$only" = . ]; then
+  "$here/figures.sh" || failed+=(figures)
+fi
+echo "suite result: $([ ${#failed[@]} = 0 ] && echo ok || echo FAILED). $passed passed; ${#failed[@]} failed; finished in $((SECONDS - began)) s"
+[ ${#failed[@]} = 0 ]
