@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::bucket::Buckets;
 use super::crds;
 use super::effects::Effects;
+use super::held::Held;
 use super::metrics::ControllerMetrics;
 use super::retries::{Key, Retries};
 use super::watches::{Shared, watch_compute_domains, watches};
@@ -49,6 +50,8 @@ pub struct DomainController {
     /// Domains that contradict their nodes, by name: in which version, and when to examine them.
     suspects: BTreeMap<String, (Option<String>, Instant)>,
     rechecks: BTreeSet<TemplateKey>,
+    /// Fences that their nodes may make needless yet.
+    held: Held,
     /// Numbers in quarantine by clique, of those that have any.
     quarantined: BTreeMap<String, usize>,
 }
@@ -136,6 +139,7 @@ impl DomainController {
             retries: Retries::default(),
             suspects: BTreeMap::new(),
             rechecks: BTreeSet::new(),
+            held: Held::default(),
             quarantined: BTreeMap::new(),
         }
     }
@@ -238,6 +242,7 @@ impl DomainController {
             // What it counted while it led is the leader's to tell.
             self.quarantined.clear();
             self.metrics.quarantined.set(0);
+            self.held.clear();
             return;
         }
         if self.knows_all() && self.pass == Pass::Idle && !self.view.borrow().dirty.is_empty() {
@@ -268,6 +273,13 @@ impl DomainController {
                     self.quarantined.insert(clique.clone(), plan.quarantined);
                 }
                 problems.push((clique.clone(), plan.problems));
+                let fenced = plan.writes.iter().filter_map(|write| match write {
+                    Write::Fence { node, .. } => node.metadata.name.as_deref(),
+                    _ => None,
+                });
+                if let Some(pause) = self.held.set(clique, fenced, Instant::now()) {
+                    cx.after(pause, Message::Touch(Box::new(Key::Clique(clique.clone()).dirty())));
+                }
                 work.extend(plan.writes.into_iter().map(|write| (Key::Clique(clique.clone()), write)));
             }
             for node in &dirty.nodes {
@@ -309,6 +321,12 @@ impl DomainController {
             Write::Domain(domain) if domain.members.is_none() && !domain.changes_channels() => {
                 let name = domain.domain.metadata.name.as_deref().unwrap_or_default();
                 self.has_turn(name, key, now, cx)
+            }
+            Write::Fence { node, .. } => {
+                let Key::Clique(clique) = key else { return true };
+                let name = node.metadata.name.as_deref().unwrap_or_default();
+                // Nobody there would note it.
+                self.view.borrow().lost(name) || self.held.is_due(clique, name, now)
             }
             Write::RecheckTemplate(template) => {
                 if self.rechecks.insert(template.clone()) {

@@ -4,6 +4,7 @@ mod bucket;
 mod crds;
 mod domain_controller;
 mod effects;
+mod held;
 mod metrics;
 pub mod peer_signer;
 mod retries;
