@@ -86,7 +86,7 @@ fn channel_assigned(facts: &Facts<'_>) -> Draft {
     let before = facts.cd.status.iter().flat_map(|status| &status.conditions);
     let mut before = before.filter(|known| known.type_ == CHANNEL_ASSIGNED);
     let had = before.any(|known| known.status == "True" || known.reason == reason::CHANNEL_RECLAIMED);
-    if had && facts.cd.alive() && !facts.nodes.iter().any(|used| used.entered) {
+    if (had || facts.taken_back) && facts.cd.alive() && !facts.nodes.iter().any(|used| used.entered) {
         return reclaimed();
     }
     if !facts.nodes.is_empty() && facts.nodes.iter().all(|used| used.entered) {

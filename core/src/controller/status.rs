@@ -47,6 +47,8 @@ pub(super) struct Facts<'a> {
     pub exhausted: Vec<&'a IMEXDomain>,
     /// Its numbers that lost nodes keep from being given to others.
     pub quarantined: Vec<Quarantined<'a>>,
+    /// The channel that it had last was taken back.
+    pub taken_back: bool,
     /// Nodes that use its number for another ComputeDomain, in words.
     pub clashes: Vec<String>,
     /// Nodes of the cluster that have an agent.
@@ -92,8 +94,21 @@ impl<'a> Facts<'a> {
         let unservable = mode == IsolationMode::Domain && view.only_hosts_run_daemons();
         let quarantined = channels.iter().filter_map(|(domain, _)| quarantine::of(view, domain, cd.uid())).collect();
         let clashes = channels.iter().flat_map(|(domain, entry)| clashes(view, domain, cd.uid(), entry)).collect();
-        let cluster = view.node_count();
-        Self { cd, mode, lost, channels, nodes, split, unservable, exhausted, quarantined, clashes, cluster }
+        let (cluster, taken_back) = (view.node_count(), view.taken_back(cd.uid()));
+        Self {
+            cd,
+            mode,
+            lost,
+            channels,
+            nodes,
+            split,
+            unservable,
+            exhausted,
+            quarantined,
+            taken_back,
+            clashes,
+            cluster,
+        }
     }
 }
 

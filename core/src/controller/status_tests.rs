@@ -1,6 +1,8 @@
 use super::samples::*;
 use super::*;
-use crate::api::{ComputeDomainStatus, IMEXNode, ImexMode, IsolationMode, Member, NodeChannel, ReadyState};
+use crate::api::{
+    ChannelEntry, ChannelState, ComputeDomainStatus, IMEXNode, ImexMode, IsolationMode, Member, NodeChannel, ReadyState,
+};
 use crate::fault::reason;
 use crate::imex::{Standing, host_refusal, shared_domain_name};
 use crate::protocol::samples::{shared, with_channel};
@@ -448,4 +450,34 @@ fn a_move_that_waits_for_a_certificate_which_nobody_asks_for_says_so() {
         ),
         "{text}"
     );
+}
+
+/// Allocated and taken back between two writes of its status: no status has ever said that it had a channel.
+#[test]
+fn a_channel_that_came_and_went_unseen_is_told_of() {
+    let mut view = at_work(1);
+    change(&mut view, "n0", |node| node.status.as_mut().unwrap().channels.clear());
+    view.drop_claim(&claim("green", "n0").key.uid);
+    let home = shared_domain_name(&sample_clique());
+    let mut domain = view.domain(&home).unwrap().clone();
+    let mut turn = |view: &mut View, change: &dyn Fn(&mut std::collections::BTreeMap<String, ChannelEntry>)| {
+        change(&mut domain.status.as_mut().unwrap().channels);
+        view.put_domain(domain.clone());
+    };
+    turn(&mut view, &|channels| channels.values_mut().for_each(|entry| entry.state = ChannelState::Draining));
+    turn(&mut view, &|channels| channels.clear());
+    assert!(view.dirty.cds.contains(&uid("green")));
+    let (written, notes) = status(&view);
+    assert_eq!(said(&written, CHANNEL_ASSIGNED).1, reason::CHANNEL_RECLAIMED);
+    assert!(notes.iter().any(|note| note.reason == reason::CHANNEL_RECLAIMED));
+
+    // The next that it gets is no longer one that was taken back, nor is one of a ComputeDomain that goes.
+    let other = with_channel(shared(&home), &uid("green"), 8).status.unwrap().channels;
+    turn(&mut view, &|channels| *channels = other.clone());
+    assert!(!view.taken_back(&uid("green")));
+    let green = view.cd(&uid("green")).unwrap().clone();
+    view.put_cd(Cd { deleting: true, ..green });
+    turn(&mut view, &|channels| channels.values_mut().for_each(|entry| entry.state = ChannelState::Draining));
+    turn(&mut view, &|channels| channels.clear());
+    assert!(!view.taken_back(&uid("green")));
 }

@@ -5,6 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
 use super::index::Index;
+use super::relations::{cds_of, clique_of, domains_of, older, outdated, users_of, wanted_template};
+use super::taken_back::TakenBack;
 use super::template::{asks_all, ours};
 use super::{Cd, Dirty, DriverMatch, LabelledClaim, Origin};
 use crate::api::{ChannelState, IMEXDomain, IMEXNode, ImexMode};
@@ -26,6 +28,7 @@ pub struct View {
     problems: BTreeMap<String, BTreeMap<String, Fault>>,
     /// Why the API server takes no template of a ComputeDomain, by UID.
     refusals: BTreeMap<String, String>,
+    taken_back: TakenBack,
     claims_by_cd: Index,
     claims_by_node: Index,
     nodes_by_clique: Index,
@@ -121,6 +124,7 @@ impl View {
         if let Some(cd) = self.cds.remove(uid) {
             self.forget_wishes(&cd);
             self.refusals.remove(uid);
+            self.taken_back.forget(uid);
             self.touch_cd(uid, true);
         }
     }
@@ -268,6 +272,8 @@ impl View {
         if self.domains.get(&domain_name).is_some_and(|before| outdated(&domain.metadata, &before.metadata)) {
             return;
         }
+        let before = self.domains.get(&domain_name);
+        self.taken_back.see(before, &domain, |uid| self.cds.get(uid).is_some_and(Cd::alive));
         self.drop_domain(&domain_name);
         self.domains_by_clique.add([&domain.spec.clique], &domain_name);
         self.domains_by_cd.add(users_of(&domain), &domain_name);
@@ -309,6 +315,11 @@ impl View {
         if before != why {
             self.dirty.cds.insert(cd_uid.into());
         }
+    }
+
+    /// The ComputeDomain lives, and the channel that it had last was taken back because nobody used it.
+    pub fn taken_back(&self, cd_uid: &str) -> bool {
+        self.taken_back.has(cd_uid)
     }
 
     /// Why the API server takes no template of the ComputeDomain.
@@ -590,39 +601,4 @@ pub fn template_key(metadata: &ObjectMeta) -> Option<TemplateKey> {
 /// The UID on a template's label.
 pub fn template_owner(template: &ResourceClaimTemplate) -> Option<&str> {
     Some(template.meta().labels.as_ref()?.get(names::COMPUTE_DOMAIN_LABEL)?.as_str())
-}
-
-fn wanted_template(cd: &Cd) -> Option<String> {
-    let spec = cd.spec.as_ref().ok()?;
-    Some(format!("{}/{}", cd.reference.namespace, spec.channel.resource_claim_template.name))
-}
-
-fn clique_of(node: &IMEXNode) -> Option<&str> {
-    node.status.as_ref()?.clique.as_deref()
-}
-
-fn domains_of(node: &IMEXNode) -> impl Iterator<Item = &str> {
-    let listed = node.status.iter().flat_map(|status| status.channels.values().map(|entry| entry.domain.as_str()));
-    let served = node.status.iter().filter_map(|status| status.daemon.domain.as_deref());
-    node.spec.domain.as_deref().into_iter().chain(node.spec.next.as_deref()).chain(listed).chain(served)
-}
-
-fn cds_of(node: &IMEXNode) -> impl Iterator<Item = &str> {
-    node.status.iter().flat_map(|status| status.channels.keys().map(String::as_str))
-}
-
-fn users_of(domain: &IMEXDomain) -> impl Iterator<Item = &str> {
-    let owner = domain.spec.compute_domain.as_ref().map(|cd| cd.uid.as_str());
-    owner.into_iter().chain(domain.status.iter().flat_map(|status| status.channels.keys().map(String::as_str)))
-}
-
-/// Watches and the answers to our own writes arrive in any order; an object never goes back. Since Kubernetes 1.35
-/// the API promises that resourceVersions of a kind can be compared as numbers; all before did so too.
-fn outdated(new: &ObjectMeta, known: &ObjectMeta) -> bool {
-    new.uid == known.uid && older(new.resource_version.as_deref(), known.resource_version.as_deref())
-}
-
-fn older(new: Option<&str>, known: Option<&str>) -> bool {
-    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
-    matches!((number(new), number(known)), (Some(new), Some(known)) if new < known)
 }
