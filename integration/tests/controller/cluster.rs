@@ -54,7 +54,7 @@ pub fn test(nodes: usize, scene: impl AsyncFnOnce(&mut Cluster)) {
 pub fn test_alone(nodes: usize, scene: impl AsyncFnOnce(&mut Cluster)) {
     heddle_actors::runtime::block_on(async {
         let mut cluster = Cluster::start(nodes).await;
-        let limit = Duration::from_secs(60);
+        let limit = Duration::from_secs(180);
         tokio::time::timeout(limit, scene(&mut cluster)).await.expect("the scene has not ended in time");
         cluster.check().await;
     });

@@ -2,10 +2,13 @@ use std::collections::BTreeMap;
 
 use heddle_core::api::IsolationMode::{self, Channel, Domain};
 use heddle_core::controller::{CHANNEL_ASSIGNED, DEGRADED, ISOLATED, READY};
+use heddle_core::fault::reason;
 use heddle_core::names;
+use heddle_integration::api::Verb;
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::core::Status;
 use serde_json::json;
 
 use crate::cluster::{Cluster, home, test};
@@ -165,6 +168,25 @@ fn a_foreign_template_is_told_and_never_touched() {
         cluster.delete("green").await;
         cluster.gone("green").await;
         assert_eq!(cluster.templates().get("theirs").await.unwrap().resource_version(), theirs.resource_version());
+    });
+}
+
+/// By a quota, an admission webhook, a namespace that goes.
+#[test]
+fn a_template_that_the_api_server_refuses_is_told_and_tried_again() {
+    test(0, async |cluster: &mut Cluster| {
+        cluster.server.fail_requests(|request| {
+            let refused = request.verb == Verb::Create && request.plural == "resourceclaimtemplates";
+            refused.then(|| Status::failure("exceeded quota: templates=0", "Forbidden").with_code(403))
+        });
+        cluster.create("green", Channel).await;
+        let text = cluster.condition("green", READY, "False", reason::TEMPLATE_REFUSED).await;
+        let wanted = "the API server refuses ResourceClaimTemplate team/green-channel: exceeded quota: templates=0";
+        assert_eq!(text, wanted);
+        let events = || async { cluster.events(reason::TEMPLATE_REFUSED).await.pop() };
+        assert_eq!(cluster.until("an Event", events).await.type_.as_deref(), Some("Warning"));
+        cluster.server.fail_requests(|_| None);
+        cluster.condition("green", READY, "True", "NoPods").await;
     });
 }
 

@@ -13,3 +13,4 @@ mod quarantine;
 mod replica;
 mod replicas;
 mod scale;
+mod slots;
