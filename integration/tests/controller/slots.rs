@@ -118,8 +118,13 @@ fn a_node_with_channel_0_alone_gives_none_and_says_what_to_load() {
         cluster.agent("n0").set_channel_count(1);
         let green = cluster.create("green", Channel).await;
         cluster.place(&green, Channel, "n0").await;
-        let text = cluster.condition("green", READY, "False", "NodesNotReady").await;
-        assert!(text.contains("n0 has 1 IMEX channels; load the NVIDIA kernel module"), "{text}");
+        // Before that it says what else the node lacks.
+        let told = || async {
+            let conditions = cluster.cds().get("green").await.unwrap().status?.conditions;
+            let words = "n0 has 1 IMEX channels; load the NVIDIA kernel module";
+            conditions.iter().any(|c| c.type_ == READY && c.message.contains(words)).then_some(())
+        };
+        cluster.until("it says what to load", told).await;
         assert_eq!(cluster.agent("n0").prepared(&green.uid), None, "channel 0 is nobody's");
         cluster.agent("n0").set_channel_count(2);
         assert_eq!(cluster.prepared(&green, "n0").await.1, 1);
