@@ -19,10 +19,6 @@ done
 
 cache=${HEDDLE_TESTBED_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/heddle-testbed}
 mkdir -p "$cache"
-# Two at once would build everything twice, and each could see the other's half.
-exec 9>"$cache/lock"
-flock 9
-
 command -v go >/dev/null || { echo "no go on PATH; Kubernetes 1.36 needs Go 1.26 or later" >&2; exit 1; }
 export GOFLAGS="-mod=mod -buildvcs=false -trimpath" GOWORK=off
 
@@ -124,9 +120,18 @@ build_pause() {
 # once NAME VERSION: builds it unless it is there.
 once() {
   local folder=$cache/$1-$2
-  built "$folder" && return
+  if built "$folder"; then return; fi
   local began=$SECONDS
-  (set -e; "build_$1" "$2" "$folder"; touch "$folder/complete")
+  (
+    set -e
+    # Two at once would build it twice, and each could see the other's half.
+    exec 9>"$folder.lock"
+    flock 9
+    if ! built "$folder"; then
+      "build_$1" "$2" "$folder"
+      touch "$folder/complete"
+    fi
+  )
   say "$1 $2 took $((SECONDS - began)) s"
 }
 

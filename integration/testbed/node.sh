@@ -37,8 +37,10 @@ mkdir -p /run/hardware /run/nvidia/driver
 mount --bind "$folder/hardware" /run/hardware
 mount --bind "$folder/hardware/driver" /run/nvidia/driver
 cp "$folder/hardware/cdi-etc/nvidia.json" /etc/cdi/
-# A node boots with a boot ID of its own; the kernel has one for all of them.
-mount --bind "$folder/hardware/os/proc/sys/kernel/random/boot_id" /proc/sys/kernel/random/boot_id
+# The driver's files of the kernel, and a boot ID of this boot: the kernel has one for all nodes.
+for file in devices driver sys/kernel/random/boot_id; do
+  mount --bind "$folder/hardware/os/proc/$file" "/proc/$file"
+done
 
 cat >/etc/cni/net.d/10-testbed.conflist <<C
 {"cniVersion": "1.0.0", "name": "testbed", "plugins": [
