@@ -23,6 +23,11 @@ impl HostRoot {
         Self { root: root.into() }
     }
 
+    /// Where it is mounted.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Whether it is this process's own root.
     pub fn is_own(&self) -> bool {
         self.root == Path::new("/")

@@ -179,6 +179,8 @@ fn host_imex(root: &Path) -> HostImex {
     let millis = Duration::from_millis;
     HostImex {
         driver_root: root.join("driver"),
+        enter: Vec::new(),
+        build: root.join("build"),
         control_socket: root.join("host.sock"),
         host: HostRoot::new(root.join("host")),
         config: "/etc/nvidia-imex/config.cfg".into(),

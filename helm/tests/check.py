@@ -17,7 +17,7 @@ CHART = HERE.parent
 KUBE = ["--kube-version", "1.36.0"]
 
 # A render of each that people install: a name and its values, from tests/values/<name>.yaml.
-RENDERS = ["default", "host-managed", "no-gpus", "monitoring", "talos", "own-certificates", "unprivileged"]
+RENDERS = ["default", "host-managed", "host-managed-unprivileged", "no-gpus", "monitoring", "talos", "own-certificates", "unprivileged"]
 
 # Values that must be refused, and the words that must be said.
 REFUSED = [

@@ -62,6 +62,7 @@ fn settings(root: &Path, client: Client) -> Settings {
         client,
         requests: Default::default(),
         driver_root: root.join("driver"),
+        enter: Vec::new(),
         proc_root: root.join("proc"),
         sys_root: root.join("sys"),
         plugins_dir: root.join("plugins"),

@@ -1,5 +1,5 @@
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
@@ -66,6 +66,14 @@ pub struct Agent {
     health_address: Option<SocketAddr>,
 }
 
+/// Programs of another root have its loader and libraries, by way of this very binary; those of this root are just started.
+fn imex_enter(driver_root: &Path) -> Vec<String> {
+    match driver_root == Path::new("/") {
+        true => Vec::new(),
+        false => super::imex_enter::WORDS.map(str::to_owned).into(),
+    }
+}
+
 impl Agent {
     pub fn run(self) -> anyhow::Result<()> {
         runtime::block_on(async move {
@@ -76,6 +84,7 @@ impl Agent {
                 node_name: self.node_name,
                 node_addresses: self.node_address,
                 pod_uid: self.pod_uid,
+                enter: imex_enter(&self.node.driver_root),
                 driver_root: self.node.driver_root,
                 proc_root: self.node.proc_root,
                 sys_root: self.sys_root,

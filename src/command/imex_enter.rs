@@ -1,10 +1,13 @@
 use clap::Args;
 use heddle_actors::runner::enter::{Entry, FAILED};
 
-/// What the runner starts in order to become a program of the driver root.
+/// The command, in this very binary, also after its file was replaced.
+pub const WORDS: [&str; 2] = ["/proc/self/exe", "imex-enter"];
+
+/// What a runner or an agent starts in order to become a program of the driver root.
 #[derive(Args)]
 pub struct ImexEnter {
-    /// What to do, in the runner's own words
+    /// What to do, in the words of who starts it
     entry: String,
 }
 

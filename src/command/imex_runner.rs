@@ -99,8 +99,7 @@ impl ImexRunner {
     fn isolation(&self) -> anyhow::Result<runner::Isolation> {
         match (self.isolation, &self.hosts_file) {
             (Isolation::MountNamespace, None) => Ok(runner::Isolation::MountNamespace(runner::MountNamespace {
-                // This very binary, also after its file was replaced.
-                enter: vec!["/proc/self/exe".into(), "imex-enter".into()],
+                enter: super::imex_enter::WORDS.map(str::to_owned).into(),
                 also: self.daemon_sees.clone(),
                 nameservers: self.nameservers.clone(),
             })),

@@ -20,8 +20,11 @@ fn folder() -> tempfile::TempDir {
 
 fn entry(driver_root: &Path, folder: &Path, also: &[&Path], command: &[&str]) -> String {
     let root = json!({
-        "driverRoot": driver_root, "build": folder.join("root"), "config": folder.join("daemon"),
-        "state": folder.join("persist"), "also": also, "nameservers": ["10.9.9.9"],
+        "driverRoot": driver_root, "build": folder.join("root"), "also": also, "host": null, "nameservers": ["10.9.9.9"],
+        "folders": [
+            {"from": folder.join("daemon"), "at": "/run/heddle", "readOnly": true},
+            {"from": folder.join("persist"), "at": "/run/nvidia-imex", "readOnly": false},
+        ],
     });
     json!({"root": [root, command]}).to_string()
 }
@@ -116,9 +119,15 @@ fn what_is_in_the_way_is_said() {
     );
     let also = entry(Path::new("/"), folder.path(), &[Path::new("/no/keytab")], &["/bin/true"]);
     assert!(fails(&also).contains("/no/keytab cannot be opened"));
+    // Nothing is made in a driver root, also where it could be.
+    let small = folder.path().join("small");
+    fs::create_dir_all(small.join("usr/bin")).unwrap();
+    let said = fails(&entry(&small, folder.path(), &[Path::new("/usr/lib")], &["/bin/true"]));
+    assert!(said.contains("/usr/lib is not in the driver root, and nothing is made there"), "{said}");
+    assert!(!small.join("usr/lib").exists());
     fs::remove_dir(folder.path().join("root")).unwrap();
     assert!(fails(&with("/", &["/bin/true"])).contains("no tmpfs can be mounted"));
     let gone = json!({"join": [{"pid": std::process::id(), "startTime": 1}, ["/bin/true"]]}).to_string();
     assert!(fails(&gone).contains("has ended") || fails(&gone).contains("not entered its root"));
-    assert!(fails("nonsense").contains("the runner's own command"));
+    assert!(fails("nonsense").contains("a command of Heddle's own"));
 }

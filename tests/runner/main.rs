@@ -2,5 +2,6 @@
 
 mod entry;
 mod faults;
+mod host;
 mod rig;
 mod view;

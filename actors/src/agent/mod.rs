@@ -37,6 +37,8 @@ pub struct Settings {
     pub requests: ApiRequests,
     /// Where the driver's programs and libraries are: `/` or `/run/nvidia/driver`.
     pub driver_root: PathBuf,
+    /// The command that starts one of those programs in that root, see [`crate::imex_supervisor::HostImex::enter`].
+    pub enter: Vec<String>,
     /// The node's `/proc`.
     pub proc_root: PathBuf,
     /// The node's `/sys`.

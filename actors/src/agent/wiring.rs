@@ -302,6 +302,8 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
 fn host_imex(settings: &Settings) -> HostImex {
     HostImex {
         driver_root: settings.driver_root.clone(),
+        enter: settings.enter.clone(),
+        build: settings.state_dir.clone(),
         control_socket: settings.control_socket.clone(),
         host: settings.host.clone(),
         config: settings.host_imex_config.clone(),

@@ -1,8 +1,7 @@
 //! The daemon that the host runs: asked by its control socket, again and again; nothing is started or ended.
 
-use std::ffi::OsStr;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use heddle_core::fault::Fault;
@@ -11,8 +10,10 @@ use heddle_proto::runner::State;
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use super::{Message, tool};
+use super::Message;
 use crate::host_root::HostRoot;
+use crate::runner::enter::{Entry, HostFiles, Root, inside, is_there};
+use crate::runner::question::{CTL, answer, of_domain, of_state};
 use crate::runtime::{Addr, progress};
 
 /// How the host's daemon is reached.
@@ -20,6 +21,11 @@ use crate::runtime::{Addr, progress};
 pub struct HostImex {
     /// Where the driver's programs are.
     pub driver_root: PathBuf,
+    /// The command that starts one of them in its root, by [`Entry::argument`] as its last argument; nothing where this
+    /// process's root is theirs.
+    pub enter: Vec<String>,
+    /// A folder in which nothing is looked for while a program starts; its root is built there, seen by it alone.
+    pub build: PathBuf,
     /// The daemon's control socket.
     pub control_socket: PathBuf,
     /// The host's `/`.
@@ -45,6 +51,8 @@ impl HostImex {
             addresses: Vec::new(),
             runner_socket: root.join("run/heddle/runner.sock"),
             timing: HostTiming::default(),
+            enter: Vec::new(),
+            build: root.join("run/heddle"),
             driver_root: root,
         }
     }
@@ -113,7 +121,7 @@ struct Look {
 impl Look {
     async fn ask(&mut self) {
         let socket = self.imex.control_socket.clone();
-        let answer = self.tool(&["-q".as_ref(), "-u".as_ref(), socket.as_ref()]).await;
+        let answer = self.tool(&of_state(&self.as_seen(&socket)), &[]).await;
         let answer = answer.map(|word| DaemonState::parse(&word));
         let now = Instant::now();
         let turned = answer.as_ref().ok() != Some(&self.seen.daemon.state);
@@ -138,13 +146,43 @@ impl Look {
     }
 
     fn program(&self) -> PathBuf {
-        self.imex.driver_root.join("usr/bin/nvidia-imex-ctl")
+        self.imex.driver_root.join(CTL)
     }
 
-    async fn tool(&self, arguments: &[&OsStr]) -> Result<String, String> {
-        let mut command = Command::new(self.program());
-        command.args(arguments);
-        tool::ask(command, self.imex.timing.limit).await
+    /// A path of this process, as the tool sees it.
+    fn as_seen(&self, path: &Path) -> PathBuf {
+        if self.imex.enter.is_empty() { path.into() } else { self.imex.host.host_path(path).into() }
+    }
+
+    /// Asks with the tool, which sees the control socket and these files of the host.
+    async fn tool(&self, question: &[PathBuf], files: &[PathBuf]) -> Result<String, String> {
+        let command = if self.imex.enter.is_empty() {
+            let mut command = Command::new(self.program());
+            command.args(question);
+            command
+        } else {
+            Entry::Root(self.root_with(files), inside(CTL, question.iter().cloned())).command(&self.imex.enter)?
+        };
+        answer(command, &self.program(), self.imex.timing.limit).await
+    }
+
+    /// The driver root, in which the host's daemon is found as on the host: its tool has the libraries that it was made for.
+    fn root_with(&self, files: &[PathBuf]) -> Root {
+        let imex = &self.imex;
+        let socket = self.as_seen(&imex.control_socket);
+        let is_the_hosts = imex.host.path(&socket.to_string_lossy()) == imex.control_socket;
+        let (of_host, also) = if is_the_hosts { (Some(socket), None) } else { (None, Some(socket)) };
+        Root {
+            driver_root: imex.driver_root.clone(),
+            build: imex.build.clone(),
+            folders: Vec::new(),
+            also: also.into_iter().collect(),
+            host: Some(HostFiles {
+                root: imex.host.root().into(),
+                files: of_host.into_iter().chain(files.iter().cloned()).collect(),
+            }),
+            nameservers: Vec::new(),
+        }
     }
 
     /// What the host's files say of the daemon, as far as they can be read. They are small, but may be on a disk that is slow.
@@ -165,8 +203,11 @@ impl Look {
         let (true, Some(index)) = (self.seen.daemon.state == DaemonState::Ready, own) else {
             return self.unheard("the host's IMEX daemon is not READY, or its index is not known".into());
         };
-        let config = self.imex.host.path(&self.imex.config);
-        let matrix = self.tool(&["-N".as_ref(), "-j".as_ref(), "-c".as_ref(), config.as_ref()]).await;
+        let config = self.as_seen(&self.imex.host.path(&self.imex.config));
+        let map =
+            self.files.as_ref().and_then(|(config, _)| config.as_ref()).map(|config| config.node_map.clone().into());
+        let files: Vec<_> = [config.clone()].into_iter().chain(map).collect();
+        let matrix = self.tool(&of_domain(&config), &files).await;
         match matrix.map(|text| own_row(&text, index)) {
             Ok(Some(row)) => {
                 let state = &mut self.seen.state;
@@ -201,11 +242,10 @@ impl Look {
     /// Why it does not answer, and what to do.
     fn silence(&self, why: &str) -> String {
         let socket = self.imex.control_socket.display();
-        let program = self.program();
-        let text = if !program.is_file() {
+        let text = if !is_there(&self.imex.driver_root, Path::new(CTL)) {
             format!(
                 "the host's IMEX daemon cannot be asked: no {}; install the driver's nvidia-imex package or set the driver root",
-                program.display()
+                self.program().display()
             )
         } else if self.imex.control_socket.exists() {
             format!("the host's IMEX daemon does not answer at {socket}: {why}")

@@ -5,7 +5,6 @@ mod host;
 mod link;
 mod message;
 mod report;
-mod tool;
 
 use std::path::PathBuf;
 use std::sync::Arc;

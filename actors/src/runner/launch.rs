@@ -1,14 +1,13 @@
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
 
-use super::enter::{CONFIG_DIR, Entry, Folder, Join, Root, SOCKET, STATE_DIR};
+use super::enter::{self, CONFIG_DIR, Entry, Folder, Join, Root, SOCKET, STATE_DIR};
 use super::files::CONFIG;
-use super::{Isolation, MountNamespace, Settings};
+use super::question::CTL;
+use super::{Isolation, Settings};
 
 const DAEMON: &str = "usr/bin/nvidia-imex";
-const CTL: &str = "usr/bin/nvidia-imex-ctl";
 
 impl Settings {
     /// The folder of what the daemon reads, as it sees it.
@@ -56,12 +55,12 @@ impl Settings {
                 let root = Root {
                     driver_root: self.driver_root.clone(),
                     build: self.build_dir(),
-                    config: self.config_dir(),
-                    state: self.state_dir(),
+                    folders: self.folders(),
                     also: namespace.also.clone(),
+                    host: None,
                     nameservers: namespace.nameservers.clone(),
                 };
-                entering(namespace, &Entry::Root(root, inside(DAEMON, arguments)))
+                Entry::Root(root, enter::inside(DAEMON, arguments)).command(&namespace.enter)
             }
         }
     }
@@ -71,7 +70,7 @@ impl Settings {
         match &self.isolation {
             Isolation::None { .. } => Ok(plain(&self.programs()[1], arguments)),
             Isolation::MountNamespace(namespace) => {
-                entering(namespace, &Entry::Join(daemon.clone(), inside(CTL, arguments)))
+                Entry::Join(daemon.clone(), enter::inside(CTL, arguments)).command(&namespace.enter)
             }
         }
     }
@@ -79,11 +78,15 @@ impl Settings {
     /// What shows a daemon the runner's folders anew; none where it sees them by their path.
     pub(super) fn renew_command(&self, daemon: &Join) -> Result<Option<Command>, String> {
         let Isolation::MountNamespace(namespace) = &self.isolation else { return Ok(None) };
-        let folders = vec![
+        Entry::Renew(daemon.clone(), self.folders()).command(&namespace.enter).map(Some)
+    }
+
+    /// What a daemon in a root of its own sees of the runner's.
+    fn folders(&self) -> Vec<Folder> {
+        vec![
             Folder { from: self.config_dir(), at: CONFIG_DIR.into(), read_only: true },
             Folder { from: self.state_dir(), at: STATE_DIR.into(), read_only: false },
-        ];
-        entering(namespace, &Entry::Renew(daemon.clone(), folders)).map(Some)
+        ]
     }
 
     /// Where the hosts file is written.
@@ -99,16 +102,4 @@ fn plain(program: &Path, arguments: impl IntoIterator<Item = PathBuf>) -> Comman
     let mut command = Command::new(program);
     command.args(arguments);
     command
-}
-
-fn inside(program: &str, arguments: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
-    [Path::new("/").join(program)].into_iter().chain(arguments).collect()
-}
-
-fn entering(namespace: &MountNamespace, entry: &Entry) -> Result<Command, String> {
-    let words: Vec<OsString> = namespace.enter.clone();
-    let (program, arguments) = words.split_first().ok_or("no program is set that enters the driver root")?;
-    let mut command = Command::new(program);
-    command.args(arguments).arg(entry.argument()?);
-    Ok(command)
 }

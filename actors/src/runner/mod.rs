@@ -11,11 +11,11 @@ mod keeper;
 mod launch;
 mod log;
 mod peers;
+pub(crate) mod question;
 mod service;
 mod signal;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +24,7 @@ use futures::FutureExt as _;
 use heddle_core::fault::{Fault, reason};
 use heddle_core::imex::settings_warnings;
 use heddle_proto::runner::runner_server::RunnerServer;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tonic::transport::Server;
 
@@ -54,24 +55,28 @@ pub struct Settings {
 }
 
 /// What the daemon sees of the node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Isolation {
     /// A root of its own, put together from the driver root and from what the runner has for it.
     MountNamespace(MountNamespace),
     /// What the runner sees. The driver's libraries must be where its programs look for them here.
     None {
         /// The hosts file that the daemon resolves names with.
+        #[serde(rename = "hostsFile")]
         hosts_file: PathBuf,
         /// The daemon's control socket.
+        #[serde(rename = "commandSocket")]
         command_socket: PathBuf,
     },
 }
 
 /// How the daemon's own root is made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct MountNamespace {
     /// The command that does what [`enter::Entry::argument`] says, which becomes its last argument.
-    pub enter: Vec<OsString>,
+    pub enter: Vec<String>,
     /// Files and folders that the daemon sees too, where they are.
     pub also: Vec<PathBuf>,
     /// Whom the daemon asks for names that are not of its domain; usually nobody.

@@ -53,6 +53,8 @@ impl Asking {
         let often = Duration::from_millis(20);
         let host = HostImex {
             driver_root: node.os.join("driver"),
+            enter: Vec::new(),
+            build: node.os.join("none"),
             control_socket: node.socket().into(),
             // The fake's configuration names its files by their whole paths.
             host: HostRoot::new("/"),

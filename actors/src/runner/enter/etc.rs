@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::CONFIG_DIR;
 use super::place::Inside;
+use super::{CONFIG_DIR, Root};
 
 /// Where the driver root's own `/etc` is seen: in the same depth, so that relative links in it lead where they should.
 const DRIVERS: &str = "/etc.driver";
@@ -16,12 +16,7 @@ const SWITCH: &str = "nsswitch.conf";
 
 /// Puts together an `/etc` of links to the driver root's, but for what decides how names are found. Nothing need exist
 /// there, and nothing is written there.
-pub(super) fn compose(
-    new: &Inside,
-    new_path: &Path,
-    driver_root: &Inside,
-    nameservers: &[IpAddr],
-) -> Result<(), String> {
+pub(super) fn compose(new: &Inside, new_path: &Path, driver_root: &Inside, root: &Root) -> Result<(), String> {
     new.folder(Path::new("/etc"))?;
     let etc = new_path.join("etc");
     let told = |error: std::io::Error| format!("the daemon's /etc cannot be put together: {error}");
@@ -29,15 +24,17 @@ pub(super) fn compose(
         new.bind(drivers, Path::new("the driver root's /etc"), Path::new(DRIVERS))?;
         for entry in fs::read_dir(new_path.join(&DRIVERS[1..])).map_err(told)? {
             let name = entry.map_err(told)?.file_name();
-            if [HOSTS, RESOLVER, SWITCH].iter().all(|ours| name != *ours) {
+            if [HOSTS, RESOLVER, SWITCH].iter().all(|ours| name != *ours) && !root.has_of_the_host(&name) {
                 symlink(from_etc(DRIVERS).join(&name), etc.join(&name)).map_err(told)?;
             }
         }
     }
     // By way of the folder: the file is replaced as a whole when an address changes.
-    symlink(from_etc(CONFIG_DIR).join(HOSTS), etc.join(HOSTS)).map_err(told)?;
-    fs::write(etc.join(RESOLVER), resolver(nameservers)).map_err(told)?;
-    fs::write(etc.join(SWITCH), switch(nameservers)).map_err(told)
+    if root.host.is_none() {
+        symlink(from_etc(CONFIG_DIR).join(HOSTS), etc.join(HOSTS)).map_err(told)?;
+    }
+    fs::write(etc.join(RESOLVER), resolver(&root.nameservers)).map_err(told)?;
+    fs::write(etc.join(SWITCH), switch(&root.nameservers)).map_err(told)
 }
 
 /// So that it can also be followed by who looks from outside, through `/proc/<pid>/root`.

@@ -17,8 +17,8 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 pub use join::Join;
-pub(super) use place::is_there;
-pub use root::Root;
+pub(crate) use place::is_there;
+pub use root::{HostFiles, Root};
 
 /// Where the daemon finds its configuration, node map, hosts and identity. Read only.
 pub const CONFIG_DIR: &str = "/run/heddle";
@@ -64,7 +64,18 @@ impl Entry {
     /// # Errors
     /// A path that is no UTF-8.
     pub fn argument(&self) -> Result<String, String> {
-        serde_json::to_string(self).map_err(|error| format!("a path of the runner's settings cannot be used: {error}"))
+        serde_json::to_string(self).map_err(|error| format!("a path of the settings cannot be used: {error}"))
+    }
+
+    /// The command that does it, by the words that come before the argument.
+    ///
+    /// # Errors
+    /// A path that is no UTF-8, or no words.
+    pub(crate) fn command(&self, words: &[String]) -> Result<tokio::process::Command, String> {
+        let (program, arguments) = words.split_first().ok_or("no program is set that enters the driver root")?;
+        let mut command = tokio::process::Command::new(program);
+        command.args(arguments).arg(self.argument()?);
+        Ok(command)
     }
 
     /// Does what the argument says. Where that is to become a program, it returns only if it fails. The process must have
@@ -74,7 +85,7 @@ impl Entry {
     /// One sentence: which step failed, why, and what to do.
     pub fn run(argument: &str) -> Result<(), String> {
         let entry: Self =
-            serde_json::from_str(argument).map_err(|error| format!("this is the runner's own command: {error}"))?;
+            serde_json::from_str(argument).map_err(|error| format!("this is a command of Heddle's own: {error}"))?;
         match entry {
             Self::Root(root, command) => {
                 root.enter()?;
@@ -88,6 +99,11 @@ impl Entry {
             Self::Probe => root::probe(),
         }
     }
+}
+
+/// A program of the driver root and its arguments, as an entry has them.
+pub(crate) fn inside(program: &str, arguments: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
+    [Path::new("/").join(program)].into_iter().chain(arguments).collect()
 }
 
 /// Replaces this process by the program; why not.

@@ -9,7 +9,7 @@ use rustix::mount::{MountFlags, mount_remount};
 pub(super) fn failed(step: impl Display) -> impl FnOnce(Errno) -> String {
     move |error| {
         let advice = match error {
-            Errno::PERM => "; the imex-runner's container needs the capabilities SYS_ADMIN and SYS_CHROOT",
+            Errno::PERM => "; the container needs the capabilities SYS_ADMIN and SYS_CHROOT",
             Errno::ACCESS => {
                 "; a security profile of the container forbids it (AppArmor, SELinux): give it one that lets it mount"
             }

@@ -2,7 +2,7 @@ use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, mkdirat, mknodat, open, openat2};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, mknodat, open, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_bind, mount_bind_recursive, mount_remount};
 
@@ -56,15 +56,26 @@ impl Inside {
             let Component::Normal(part) = part else { continue };
             walked.push(part);
             at = match self.look(&walked) {
-                Err(Errno::NOENT) => {
+                Err(Errno::NOENT) if self.is_on_the_same(&at).map_err(told)? => {
                     make(&at, part).map_err(told)?;
                     self.look(&walked)
+                }
+                Err(Errno::NOENT) => {
+                    return Err(format!(
+                        "{} is not in the driver root, and nothing is made there; put it below /run, /var or /tmp",
+                        name.display()
+                    ));
                 }
                 found => found,
             }
             .map_err(told)?;
         }
         Ok(at)
+    }
+
+    /// Whether something is of this folder's own file system, and not of one that is shown in it.
+    fn is_on_the_same(&self, other: &OwnedFd) -> Result<bool, Errno> {
+        Ok(fstat(&self.folder)?.st_dev == fstat(other)?.st_dev)
     }
 
     /// Shows something of outside here, with the mounts in it.
@@ -92,12 +103,12 @@ impl Inside {
 }
 
 fn is_folder(fd: impl AsFd) -> Result<bool, String> {
-    let stat = rustix::fs::fstat(fd).map_err(failed("a path cannot be looked at"))?;
+    let stat = fstat(fd).map_err(failed("a path cannot be looked at"))?;
     Ok(FileType::from_raw_mode(stat.st_mode).is_dir())
 }
 
 /// Whether a program is there, as whoever has `root` for `/` would find it. A link in it may be absolute.
-pub(in crate::runner) fn is_there(root: &Path, program: &Path) -> bool {
+pub(crate) fn is_there(root: &Path, program: &Path) -> bool {
     let Ok(inside) = Inside::open(root) else { return false };
     inside.look(program).is_ok_and(|found| is_folder(found) == Ok(false))
 }

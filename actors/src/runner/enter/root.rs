@@ -10,10 +10,10 @@ use rustix::process::{chdir, chroot, pivot_root};
 use rustix::thread::UnshareFlags;
 use serde::{Deserialize, Serialize};
 
+use super::Folder;
 use super::etc;
 use super::mounts::{below, failed, make_read_only};
 use super::place::Inside;
-use super::{CONFIG_DIR, STATE_DIR};
 
 /// Made by us rather than taken from the driver root.
 const OURS: [&str; 7] = ["dev", "etc", "proc", "run", "sys", "tmp", "var"];
@@ -32,14 +32,37 @@ pub struct Root {
     pub driver_root: PathBuf,
     /// An empty folder on which the root is built. Nobody else sees what is mounted there.
     pub build: PathBuf,
-    /// What is seen as [`CONFIG_DIR`].
-    pub config: PathBuf,
-    /// What is seen as [`STATE_DIR`].
-    pub state: PathBuf,
+    /// The runner's folders, each without what is mounted in it if it can only be read.
+    pub folders: Vec<Folder>,
     /// What else is seen, at the same path, and can be written if it can be here.
     pub also: Vec<PathBuf>,
+    /// Of the host, for a tool that asks its daemon. Names are then those of the host's hosts file, and of the runner's
+    /// otherwise.
+    pub host: Option<HostFiles>,
     /// Whom to ask for names that are not in the hosts file.
     pub nameservers: Vec<IpAddr>,
+}
+
+/// Files of the host, which are seen where the host has them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostFiles {
+    /// Where its `/` is.
+    pub root: PathBuf,
+    /// What it calls them. One that is not there is left out.
+    pub files: Vec<PathBuf>,
+}
+
+impl HostFiles {
+    fn show(&self, new: &Inside) -> Result<(), String> {
+        let host = Inside::open(&self.root)?;
+        for file in self.files.iter().map(PathBuf::as_path).chain([Path::new("/etc/hosts")]) {
+            if let Some(found) = host.get(file)? {
+                new.bind(found, &self.root.join(file.strip_prefix("/").unwrap_or(file)), file)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Root {
@@ -53,13 +76,18 @@ impl Root {
             .map_err(failed("the daemon's root cannot be set apart"))?;
         let (new, driver_root) = (Inside::open(build)?, Inside::open(&self.driver_root)?);
         self.show_driver(&new, &driver_root)?;
-        etc::compose(&new, build, &driver_root, &self.nameservers)?;
+        etc::compose(&new, build, &driver_root, self)?;
         for kernels in ["/proc", "/sys", "/dev"] {
             new.bind_path(Path::new(kernels), Path::new(kernels))?;
         }
         self.make_folders(&new)?;
-        new.bind_path(&self.state, Path::new(STATE_DIR))?;
-        new.bind_alone(&self.config, Path::new(CONFIG_DIR))?;
+        for folder in &self.folders {
+            let show = if folder.read_only { Inside::bind_alone } else { Inside::bind_path };
+            show(&new, &folder.from, &folder.at)?;
+        }
+        if let Some(host) = &self.host {
+            host.show(&new)?;
+        }
         for path in &self.also {
             new.bind_path(path, path)?;
         }
@@ -92,6 +120,12 @@ impl Root {
         Ok(())
     }
 
+    /// Whether a name in `/etc` leads to a file of the host: then the driver root's of that name is not shown.
+    pub(super) fn has_of_the_host(&self, name: &OsStr) -> bool {
+        let files = self.host.iter().flat_map(|host| &host.files);
+        files.filter_map(|file| file.strip_prefix("/etc").ok()).any(|below| below.iter().next() == Some(name))
+    }
+
     fn make_folders(&self, new: &Inside) -> Result<(), String> {
         let told = |error: std::io::Error| format!("the daemon's root cannot be laid out: {error}");
         for folder in ["/run", "/run/lock", "/var/cache", "/var/lib", "/var/log", "/var/tmp", "/tmp", "/root"] {
@@ -107,8 +141,9 @@ impl Root {
     /// fixed by whoever started the container.
     fn protect(&self) -> Result<(), String> {
         let inside = |path: &Path| self.build.join(path.strip_prefix("/").unwrap_or(path));
-        let written = ["/proc", "/sys", "/dev", STATE_DIR].map(|path| inside(Path::new(path)));
-        let written: Vec<_> = written.into_iter().chain(self.also.iter().map(|path| inside(path))).collect();
+        let states = self.folders.iter().filter(|folder| !folder.read_only).map(|folder| &folder.at);
+        let kernels = ["/proc", "/sys", "/dev"].map(|path| inside(Path::new(path)));
+        let written: Vec<_> = kernels.into_iter().chain(states.chain(&self.also).map(|path| inside(path))).collect();
         for mount in below(&self.build)? {
             if mount.point == self.build || written.iter().any(|path| mount.point.starts_with(path)) {
                 continue;
