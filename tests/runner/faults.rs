@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
@@ -13,7 +14,7 @@ use heddle_integration::imex::state::DaemonState;
 use heddle_proto::runner::State;
 use rustix::process::Signal;
 
-use crate::rig::{Client, HEDDLE, MAJOR, Node, is_alive, kill, may_isolate, until};
+use crate::rig::{Client, HEDDLE, MAJOR, Node, is_alive, kill, may_isolate, programs_of_either_root, until};
 
 #[tokio::test]
 async fn a_daemon_that_dies_in_any_state_is_started_again_with_its_last_domain() {
@@ -81,6 +82,44 @@ async fn a_daemon_outlives_a_runner_that_is_killed_and_goes_on_being_heard() {
     kill(pid, Signal::KILL);
     let again = client.until("another", |state| state.daemon_pid != pid && state.daemon_state == "READY").await;
     assert!(node.seen(again.daemon_pid, "/etc/hosts").contains("127.0.0.97"));
+}
+
+#[tokio::test]
+async fn a_daemon_is_asked_the_way_it_was_started_whatever_isolation_its_next_runner_has() {
+    if !may_isolate() {
+        return;
+    }
+    let driver_root = programs_of_either_root();
+    for (before, after) in [(true, false), (false, true)] {
+        let mut node = Node::new();
+        node.driver_root = driver_root.path().into();
+        let arguments = |node: &Node, isolated: bool| if isolated { node.arguments() } else { node.plain_arguments() };
+        let mut client = node.start_by(&[], &arguments(&node, before)).await;
+        client.apply(node.domain(None), false).await.unwrap();
+        let pid = client.ready().await.daemon_pid;
+        assert_eq!(has_own_root(pid), before);
+        node.kill_runner();
+
+        let mut client = node.start_by(&[], &arguments(&node, after)).await;
+        let adopted = client.ready().await;
+        assert_eq!((adopted.daemon_pid, adopted.starts), (pid, 1));
+        client.until("its row", |state| state.links_since_unix_ms != 0 && state.links_unknown.is_empty()).await;
+        client.apply(node.domain(Some("127.0.0.97")), false).await.unwrap();
+        node.says("Restarting all outgoing connections", 1).await;
+        client.refuses_to_end(&node).await;
+
+        // The next one is started as is wanted now.
+        kill(pid, Signal::KILL);
+        let again = client.until("another", |state| state.daemon_pid != pid && state.daemon_state == "READY").await;
+        assert_eq!(has_own_root(again.daemon_pid), after);
+        client.apply(node.domain(Some("127.0.0.97")), false).await.unwrap();
+        assert_eq!(client.state().await.daemon_pid, again.daemon_pid, "its agent sees nothing of it");
+    }
+}
+
+fn has_own_root(pid: u32) -> bool {
+    let root = fs::metadata(format!("/proc/{pid}/root/")).unwrap();
+    root.dev() != fs::metadata("/").unwrap().dev()
 }
 
 #[tokio::test]

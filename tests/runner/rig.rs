@@ -44,6 +44,22 @@ pub fn may_isolate() -> bool {
     may.is_ok()
 }
 
+/// A driver root whose programs start here, and in their own root too.
+pub fn programs_of_either_root() -> TempDir {
+    let folder = TempDir::new_in(DRIVER_ROOT.parent().unwrap()).unwrap();
+    driver_root::share(&DRIVER_ROOT, folder.path()).unwrap();
+    let libraries = folder.path().join(driver_root::LIBRARIES);
+    let mut names = fs::read_dir(&libraries).unwrap().map(|entry| entry.unwrap().file_name());
+    let loader = names.find(|name| name.to_string_lossy().starts_with("fake-loader")).unwrap();
+    let usual = if cfg!(target_arch = "x86_64") { "ld-linux-x86-64.so.2" } else { "ld-linux-aarch64.so.1" };
+    symlink(loader, libraries.join(usual)).unwrap();
+    for name in ["usr/bin/nvidia-imex", "usr/bin/nvidia-imex-ctl"] {
+        fs::remove_file(folder.path().join(name)).unwrap();
+        fs::hard_link(HEDDLE, folder.path().join(name)).unwrap();
+    }
+    folder
+}
+
 /// A node's files, and its runner while one runs.
 pub struct Node {
     pub folder: TempDir,
@@ -134,6 +150,16 @@ impl Node {
             .chain(words)
             .chain(["--peer-port".into(), self.port.to_string()])
             .collect()
+    }
+
+    /// The same for a runner on the node itself.
+    pub fn plain_arguments(&self) -> Vec<String> {
+        let words = ["--isolation", "none", "--hosts-file"].map(str::to_owned);
+        let hosts = self.os().join("etc/hosts").display().to_string();
+        let mut arguments = self.arguments();
+        let sees = arguments.iter().position(|word| word == "--daemon-sees").unwrap();
+        arguments.drain(sees..sees + 2);
+        arguments.into_iter().chain(words).chain([hosts]).collect()
     }
 
     /// Starts a runner, by way of another command where one is given.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
+use super::Isolation;
 use super::enter::Join;
 use super::log::Log;
 
@@ -25,6 +26,9 @@ pub(super) struct Record {
     pub(super) config: DomainConfig,
     /// Its index by its own word.
     pub(super) index: Option<u32>,
+    /// What it sees, by which it is asked; of a runner of before this was kept that is not known.
+    #[serde(default)]
+    pub(super) isolation: Option<Isolation>,
 }
 
 /// How a daemon is known.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use heddle_core::fault::{Fault, reason};
 use heddle_core::imex::{
-    DaemonFiles, DomainConfig, Identity, daemon_config, daemon_settings, hosts_file, identity_settings,
+    DaemonFiles, DomainConfig, Identity, daemon_config, daemon_settings, hosts_file, identity_settings, shown_name,
 };
 use rustix::fs::FlockOperation;
 
@@ -84,6 +84,11 @@ impl Files {
         made.map_err(|error| unwritable(&self.settings.dir, &error))
     }
 
+    /// Writes from now on for a daemon that sees this.
+    pub(super) fn write_for(&mut self, isolation: &Isolation) {
+        self.settings.isolation = isolation.clone();
+    }
+
     fn domain(&self) -> PathBuf {
         self.settings.dir.join("domain.json")
     }
@@ -144,6 +149,15 @@ impl Files {
         config
             .settings
             .extend(identity_settings(&identity::files(&self.settings.config_dir_of_daemon()), &identity.name));
+        config
+    }
+
+    /// The same for one whose files are where they were for a daemon that saw something else.
+    pub(super) fn with_own_paths(&self, mut config: DomainConfig) -> DomainConfig {
+        if let Some(name) = shown_name(&config.settings).map(str::to_owned) {
+            let files = identity::files(&self.settings.config_dir_of_daemon());
+            config.settings.extend(identity_settings(&files, &name));
+        }
         config
     }
 
@@ -224,4 +238,55 @@ fn unwritable(path: &Path, error: &io::Error) -> Fault {
         _ => "",
     };
     Fault::retryable(reason::NODE_IO, format!("{} cannot be written: {error}{advice}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::{MountNamespace, Timing};
+
+    #[test]
+    fn an_identity_is_where_the_next_daemon_sees_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = Isolation::None { hosts_file: "/h".into(), command_socket: "/s".into() };
+        let own_root = Isolation::MountNamespace(MountNamespace {
+            enter: vec!["x".into()],
+            also: Vec::new(),
+            nameservers: Vec::new(),
+        });
+        let settings = Settings {
+            dir: dir.path().into(),
+            socket: dir.path().join("s"),
+            driver_root: "/".into(),
+            isolation: plain.clone(),
+            settings: Default::default(),
+            peer_port: 1,
+            timing: Timing::default(),
+        };
+        let mut files = Files::open(&settings).unwrap();
+        let config = DomainConfig {
+            domain: "d".into(),
+            node_map: "n\n".into(),
+            index: 0,
+            hosts: Vec::new(),
+            settings: [("BIND_INTERFACE_IP".to_owned(), "127.0.0.1".to_owned())].into(),
+        };
+        assert_eq!(files.with_own_paths(config.clone()), config, "one without an identity stays as it is");
+        let identity = Identity {
+            name: "d.x".into(),
+            certificate_pem: String::new(),
+            key_pem: String::new(),
+            authority_pem: String::new(),
+            not_after: 0,
+        };
+        let of_plain = files.with_identity(config.clone(), &identity);
+        files.write_for(&own_root);
+        let of_own_root = files.with_identity(config, &identity);
+        assert_ne!(of_plain, of_own_root);
+        assert_eq!(files.with_own_paths(of_plain.clone()), of_own_root);
+        files.write_for(&plain);
+        assert_eq!(files.with_own_paths(of_own_root), of_plain);
+        let text = serde_json::to_string(&own_root).unwrap();
+        assert_eq!(serde_json::from_str::<Isolation>(&text).unwrap(), own_root);
+    }
 }

@@ -27,7 +27,10 @@ const CONTRACT: u32 = LINKS_CONTRACT;
 
 /// Owns the daemon: starts it, restarts it, asks it how it is, ends it.
 pub(super) struct Keeper {
+    /// Those of the daemon that runs: one of an earlier runner may see something else than the next will.
     settings: Settings,
+    /// What a daemon is started with.
+    isolation: Isolation,
     files: Files,
     door: Door,
     config: Option<DomainConfig>,
@@ -77,6 +80,7 @@ impl Keeper {
             signal: Signal::new(settings.timing.signal_window),
             start_at: config.is_some().then(Instant::now),
             look_at: Instant::now() + settings.timing.poll_ready,
+            isolation: settings.isolation.clone(),
             settings,
             files,
             door,
@@ -217,8 +221,14 @@ impl Keeper {
     /// remembered meanwhile, which takes the word that no claim is prepared; or it had not even said its index. Where none
     /// is remembered its file may be lost as well as given up: the agent says again that the daemon may end.
     async fn meet_orphan(&mut self) {
-        let Some(record) = self.files.read_record() else { return };
+        let Some(mut record) = self.files.read_record() else { return };
         let Some(daemon) = Daemon::adopt(&record) else { return };
+        if let Some(isolation) = record.isolation.clone().filter(|isolation| *isolation != self.isolation) {
+            tracing::warn!(pid = daemon.pid, "nvidia-imex runs with other --isolation; the next start has that of now");
+            self.sees(isolation);
+        }
+        record.config = self.files.with_own_paths(record.config);
+        self.config = self.config.take().map(|config| self.files.with_own_paths(config));
         if self.config.is_none() && heddle_core::imex::validate(&record.config).is_ok() {
             self.config = Some(record.config.clone());
         }
@@ -253,13 +263,22 @@ impl Keeper {
     fn record(&self) {
         let (Some(daemon), Some(config)) = (&self.daemon, self.config.clone()) else { return };
         let Join { pid, start_time } = daemon.id();
-        let record = Record { pid, start_time, config, index: daemon.log.clues.index };
+        let isolation = Some(self.settings.isolation.clone());
+        let record = Record { pid, start_time, config, index: daemon.log.clues.index, isolation };
         if let Err(fault) = self.files.write_record(&record) {
             tracing::warn!(reason = fault.reason, "{fault}");
         }
     }
 
+    /// Whatever is read, written or asked from now on is for a daemon that sees this.
+    fn sees(&mut self, isolation: Isolation) {
+        self.files.write_for(&isolation);
+        self.settings.isolation = isolation;
+    }
+
     fn start(&mut self) {
+        self.sees(self.isolation.clone());
+        self.config = self.config.take().map(|config| self.files.with_own_paths(config));
         let Some(config) = self.config.clone() else { return };
         let started = self.hindrance(&config).map_or_else(
             || {
