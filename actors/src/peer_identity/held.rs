@@ -55,3 +55,40 @@ impl Held {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock of a node that is set by hand, or by its first answer from a time server.
+    #[test]
+    fn a_clock_that_jumps_forth_and_back_costs_no_certificate() {
+        let (made, life) = (1_800_000_000, 9 * 24 * 3600);
+        let chain = Chain {
+            names: vec![identity_name("d")],
+            of_key: true,
+            signed_by_authority: true,
+            both_sides: true,
+            not_before: made,
+            not_after: made + life,
+            authority_of: "u".into(),
+        };
+        let held = Held::new(String::new(), String::new(), String::new(), chain);
+        let says = |now: i64| held.usable("d", Some("u"), now).err().unwrap_or_default();
+        let ten_years = 10 * 365 * 24 * 3600;
+        for (now, why, due, late) in [
+            (made + 60, "", false, false),
+            (made + ten_years, "it has expired", true, true),
+            (made + 120, "", false, false),
+            (made - ten_years, "is the clock of this node or of the controller's wrong?", false, false),
+            (made + life - 60, "", true, true),
+            (made + 180, "", false, false),
+        ] {
+            let said = says(now);
+            assert!(if why.is_empty() { said.is_empty() } else { said.contains(why) }, "{now}: {said}");
+            assert_eq!((held.is_due(now), held.is_late(now)), (due, late), "{now}");
+            // It is looked at again in the future, if there is anything to look for.
+            assert!(held.due(now) > now || !said.is_empty(), "{now}");
+        }
+    }
+}

@@ -35,7 +35,7 @@ const VALID: &str = "CertificateValid";
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 /// The clock may be set, so what is due later is looked at this often.
-const LOOK: Duration = Duration::from_secs(3600);
+const LOOK: Duration = Duration::from_secs(60);
 
 /// What a [`PeerIdentity`] is built from.
 #[derive(Clone)]
