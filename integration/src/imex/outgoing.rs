@@ -17,10 +17,6 @@ use super::state::{ConnectionState, DaemonState};
 use super::transport::{self, Stream};
 use super::wire::{self, FromPeer, Hello, ToPeer};
 
-/// How often an idle connection is tried. A process that ends closes its connections, so this only finds a peer
-/// that hangs; it is seldom, as 4 cliques of 18 members have 1,224 connections.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-
 /// Why a connection is no more, or never was.
 enum Lost {
     /// It failed; it may work later.
@@ -208,7 +204,7 @@ impl Outgoing {
     ) -> Lost {
         let mut state = daemon.state.subscribe();
         let mut number = 0;
-        let mut keepalive = tokio::time::interval(KEEPALIVE);
+        let mut keepalive = tokio::time::interval(daemon.scenario.keepalive());
         keepalive.reset();
         loop {
             let message = if let Some(request) = self.waiting.pop_front() {
@@ -307,7 +303,7 @@ async fn hear(
 ) -> io::Error {
     let mut read = BufReader::with_capacity(512, read);
     loop {
-        let silence = KEEPALIVE * 3;
+        let silence = daemon.scenario.keepalive() * 3;
         let message = match timeout(silence, wire::receive(&mut read)).await {
             Ok(Ok(message)) => message,
             Ok(Err(error)) => return error,

@@ -146,6 +146,19 @@ impl Field {
         self.nodes.insert(name.into(), node);
     }
 
+    /// What is to go wrong on a node from its daemon's first start on.
+    pub fn begin_with(&self, name: &str, scenario: &Scenario) {
+        scenario.write(&Os::at(self.folder.path().join(name))).unwrap();
+    }
+
+    /// No packet gets from one address to the other any more, and nobody is told; or all of them again.
+    pub fn drop_packets(&self, one: &str, other: &str, dropped: bool) {
+        let what = if dropped { "add" } else { "del" };
+        for (from, to) in [(one, other), (other, one)] {
+            sh(&format!("ip rule {what} from {from} to {to} blackhole"));
+        }
+    }
+
     /// A node comes that has a network of its own, with one address.
     pub async fn add_host(&mut self, name: &str, address: &str) {
         let node: KubeNode = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
@@ -493,6 +506,10 @@ pub fn live() {
     block_on(async { runner::run(settings, heddle_actors::runtime::signals()).await.unwrap() });
 }
 
+/// Who forwards packets, as its hosts know it: without being asked who it is, so that nothing but a packet can be lost.
+const ROUTER: &str = "169.254.1.1";
+const ROUTER_MAC: &str = "02:00:00:00:00:01";
+
 /// A network namespace with one interface `e0`, whose other end is `v<name>` here, where packets are forwarded.
 struct Host {
     /// A process that lives there.
@@ -508,13 +525,13 @@ impl Host {
             std::thread::yield_now();
         }
         sh(&format!(
-            "ip link add v{name} type veth peer name e0 netns {}; ip link set v{name} up
-             echo 1 > /proc/sys/net/ipv4/conf/v{name}/proxy_arp; echo 1 > /proc/sys/net/ipv4/ip_forward
-             ip route add {address} dev v{name}",
+            "ip link add v{name} address {ROUTER_MAC} type veth peer name e0 netns {}; ip link set v{name} up
+             echo 1 > /proc/sys/net/ipv4/ip_forward; ip route add {address} dev v{name}",
             host.keeper.id()
         ));
         host.within(&format!(
-            "ip link set lo up; ip link set e0 up; ip addr add {address}/32 dev e0; ip route add default dev e0"
+            "ip link set lo up; ip link set e0 up; ip addr add {address}/32 dev e0; ip route add {ROUTER} dev e0
+             ip neigh add {ROUTER} lladdr {ROUTER_MAC} dev e0 nud permanent; ip route add default via {ROUTER}"
         ));
         host
     }

