@@ -78,7 +78,7 @@ cdi-check:
 # Lint the chart, try values that it must refuse, and compare its renders with those that are kept
 chart-check:
     helm/tests/check.py "$(integration/helm.sh)"
-    integration/promtool.sh helm/tests/golden/monitoring.yaml
+    integration/promtool.sh helm/tests/golden/monitoring.yaml helm/tests/alerts.yaml
 
 # Keep the chart's renders as they are now
 chart-update:
