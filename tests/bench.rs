@@ -32,13 +32,15 @@ impl Figures {
 #[test]
 fn three_nodes_boot_with_few_writes() {
     let figures = Figures::of(&["boot", "--nodes", "3", "--idle-seconds", "0"]);
-    // However far apart they come: a place, a daemon that is READY, connections and an address for each. Not a write for each pair.
-    assert!(figures.value("writes until", "IMEXDomain") <= 12.0);
+    // However far apart they come: a place, a daemon that is READY and its connections for each. Not a write for each pair, nor for
+    // each word of a daemon that starts.
+    assert!(figures.value("writes until", "IMEXDomain") <= 9.0);
     // Whatever the size of the clique is: 732, 822, 1107.
     assert!(figures.value("writes until", "IMEXNode, the most of one node") <= 12.0);
     // Each of the two others tells once that it is connected with it.
     assert!(figures.value("one node joins", "writes of the others' IMEXNodes") <= 2.0);
-    assert!(figures.value("one node joins", "IMEXDomain writes") <= 6.0);
+    // It has a place, it is missed, it is READY, all are connected.
+    assert!(figures.value("one node joins", "IMEXDomain writes") <= 4.0);
 }
 
 #[test]

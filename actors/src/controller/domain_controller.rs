@@ -24,6 +24,8 @@ use crate::runtime::{self, Actor, Cx, Overflow, Task};
 
 /// Changes that come within this time are decided together.
 const GATHER: Duration = Duration::from_millis(10);
+/// Words about the health of an IMEXDomain follow what they are about after this long, if they still differ then.
+const WORDS: Duration = Duration::from_secs(5);
 /// Writes under way at a time.
 const CONCURRENT: usize = 16;
 /// One watch may be behind another for a moment; what still contradicts itself after this is examined.
@@ -46,6 +48,8 @@ pub struct DomainController {
     cd_watch: Option<Task>,
     pass: Pass,
     buckets: Buckets,
+    /// When the health of an IMEXDomain was last written.
+    told: BTreeMap<String, Instant>,
     retries: Retries,
     /// Domains that contradict their nodes, by name: in which version, and when to examine them.
     suspects: BTreeMap<String, (Option<String>, Instant)>,
@@ -136,6 +140,7 @@ impl DomainController {
             cd_watch: None,
             pass: Pass::Idle,
             buckets: Buckets::default(),
+            told: BTreeMap::new(),
             retries: Retries::default(),
             suspects: BTreeMap::new(),
             rechecks: BTreeSet::new(),
@@ -298,6 +303,7 @@ impl DomainController {
         let now = Instant::now();
         work.retain(|(key, write)| self.is_due(key, write, now, cx));
         self.buckets.forget_idle(now);
+        self.told.retain(|_, at| now - *at < WORDS);
         if work.is_empty() {
             self.pass = Pass::Idle;
             return self.schedule(cx);
@@ -320,7 +326,16 @@ impl DomainController {
             Write::Status { cd, .. } => self.has_turn(cd.uid(), key, now, cx),
             Write::Domain(domain) if domain.members.is_none() && !domain.changes_channels() => {
                 let name = domain.domain.metadata.name.as_deref().unwrap_or_default();
-                self.has_turn(name, key, now, cx)
+                let told = self.told.get(name).filter(|_| domain.changes_words_alone());
+                if let Some(rest) = told.map(|at| WORDS.saturating_sub(now - *at)).filter(|rest| !rest.is_zero()) {
+                    cx.after(rest, Message::Touch(Box::new(key.dirty())));
+                    return false;
+                }
+                let due = self.has_turn(name, key, now, cx);
+                if due {
+                    self.told.insert(name.to_owned(), now);
+                }
+                due
             }
             Write::Fence { node, .. } => {
                 let Key::Clique(clique) = key else { return true };

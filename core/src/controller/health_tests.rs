@@ -22,6 +22,39 @@ fn healthy(count: u32) -> (IMEXDomain, View) {
     (domain, view)
 }
 
+#[test]
+fn other_words_for_the_same_health_are_told_from_news() {
+    let health = |ready, message: &str| DomainHealth {
+        expected: 3,
+        ready,
+        state: "Degraded".into(),
+        message: Some(message.into()),
+        ..DomainHealth::default()
+    };
+    let mut domain = shared("d");
+    let write = |domain: &IMEXDomain, new| crate::controller::DomainWrite {
+        domain: domain.clone(),
+        members: None,
+        drain: Default::default(),
+        drain_if_gone: Vec::new(),
+        revive: Default::default(),
+        free: false,
+        nodes: Vec::new(),
+        reread: Default::default(),
+        health: new,
+    };
+    assert!(
+        !write(&domain, Some(health(2, "n2 has not reported yet"))).changes_words_alone(),
+        "the first word is news"
+    );
+    domain.status.get_or_insert_default().health = Some(health(2, "n2 has not reported yet"));
+    let starts = write(&domain, Some(health(2, "n2 runs no IMEX daemon")));
+    assert!(starts.changes_words_alone());
+    assert!(!write(&domain, Some(health(1, "n2 runs no IMEX daemon"))).changes_words_alone());
+    assert!(!write(&domain, None).changes_words_alone());
+    assert!(!crate::controller::DomainWrite { free: true, ..starts }.changes_words_alone());
+}
+
 fn change(view: &mut View, node: &str, change: impl FnOnce(&mut IMEXNode)) {
     let mut object = view.imex_node(node).unwrap().clone();
     change(&mut object);

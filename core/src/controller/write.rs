@@ -131,6 +131,14 @@ impl DomainWrite {
         self.members.is_none() && !self.changes_channels() && self.health.is_none()
     }
 
+    /// It says in other words what the status says of the domain's health, and changes nothing else: a daemon that starts
+    /// has one word after the other for why it is not READY.
+    pub fn changes_words_alone(&self) -> bool {
+        let (Some(new), Some(status)) = (&self.health, &self.domain.status) else { return false };
+        let told = status.health.as_ref().map(|old| DomainHealth { message: new.message.clone(), ..old.clone() });
+        self.members.is_none() && !self.changes_channels() && told.as_ref() == Some(new)
+    }
+
     /// The new status of `domain`, which is the copy that this was decided on, but for its members. `gone` are those of
     /// `drain_if_gone` that the API has no more, `nodes` the nodes, and those of `reread` as they are now. `None` if
     /// nothing is left to change.
