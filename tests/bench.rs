@@ -32,9 +32,9 @@ impl Figures {
 #[test]
 fn three_nodes_boot_with_few_writes() {
     let figures = Figures::of(&["boot", "--nodes", "3", "--idle-seconds", "0"]);
-    // However far apart they come: a place, a daemon that is READY and its connections for each. Not a write for each pair, nor for
-    // each word of a daemon that starts.
-    assert!(figures.value("writes until", "IMEXDomain") <= 9.0);
+    // However far apart they come: for each that it has a place, is missed, is READY and is connected. Together they cost less. Not a
+    // write for each pair, nor for each word of a daemon that starts.
+    assert!(figures.value("writes until", "IMEXDomain") <= 12.0);
     // Whatever the size of the clique is: 732, 822, 1107.
     assert!(figures.value("writes until", "IMEXNode, the most of one node") <= 12.0);
     // Each of the two others tells once that it is connected with it.
