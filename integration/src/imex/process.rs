@@ -19,6 +19,7 @@ const CHANNELS: &str = "/dev/nvidia-caps-imex-channels";
 const USAGE: &str = "\
 usage: cuda export            exports memory, prints its handle, and holds it until standard input ends
        cuda import HANDLE...  imports the memory of each handle; says for each what came of it
+       cuda hold HANDLE       imports the memory, and says at each line of standard input whether it is still there
        cuda channel           prints major and minor of the channel that it can open";
 
 /// Acts as the program.
@@ -68,8 +69,30 @@ async fn run(args: &[String]) -> Result<bool> {
             }
             Ok(all)
         }
+        ["hold", handle] => {
+            hold(&handle.to_owned().try_into().ok().with_context(|| format!("{handle} is no handle"))?).await
+        }
         _ => bail!("{USAGE}"),
     }
+}
+
+/// Whether the memory was there each time that it was asked for.
+async fn hold(handle: &Handle) -> Result<bool> {
+    let mut cuda = begin()?;
+    cuda.import(handle).await?;
+    println!("imported");
+    let mut all = true;
+    for line in std::io::stdin().lines() {
+        line?;
+        match cuda.holds(handle).await {
+            Ok(()) => println!("held"),
+            Err(error) => {
+                all = false;
+                println!("lost: {error}");
+            }
+        }
+    }
+    Ok(all)
 }
 
 fn begin() -> Result<Cuda> {
