@@ -21,6 +21,13 @@ for ((node = 1; node <= nodes; node++)); do
   ip route add "$pods.$node.0/24" via "$(node_address "$node")"
 done
 
+# What a suite's case needs and the version does not have on by itself.
+gates=() apis=()
+if [ "$(printf '%s\n' 1.36 "$(basename "$programs" | sed 's/^bin-v//')" | sort -V | head -1)" = 1.36 ]; then
+  gates=(--feature-gates=DRADeviceTaintRules=true)
+  apis=(--runtime-config=resource.k8s.io/v1beta2=true)
+fi
+
 keep etcd etcd --data-dir "$state/etcd" --unsafe-no-fsync --log-level warn \
   --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
 keep kube-apiserver kube-apiserver --etcd-servers=http://127.0.0.1:2379 --cert-dir="$state/pki" \
@@ -28,16 +35,17 @@ keep kube-apiserver kube-apiserver --etcd-servers=http://127.0.0.1:2379 --cert-d
   --service-account-key-file="$state/pki/sa.key" --service-account-signing-key-file="$state/pki/sa.key" \
   --service-account-issuer=https://kubernetes.default.svc --token-auth-file="$state/pki/tokens.csv" \
   --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
+  "${gates[@]}" "${apis[@]}" \
   --kubelet-preferred-address-types=InternalIP \
   --audit-policy-file="$here/audit-policy.yaml" --audit-log-path="$logs/audit.log" --audit-log-maxsize=500 --audit-log-maxbackup=1
 client() { local name=$1; shift; echo "--kubeconfig=$state/$name.kubeconfig --authentication-kubeconfig=$state/$name.kubeconfig --authorization-kubeconfig=$state/$name.kubeconfig"; }
 # They end when the API server is not there yet, and are started again.
 # shellcheck disable=SC2046
-keep kube-scheduler kube-scheduler $(client scheduler) --leader-elect=false
+keep kube-scheduler kube-scheduler $(client scheduler) --leader-elect=false "${gates[@]}"
 # shellcheck disable=SC2046
 keep kube-controller-manager kube-controller-manager $(client controller-manager) --leader-elect=false --use-service-account-credentials=true \
   --service-account-private-key-file="$state/pki/sa.key" --root-ca-file="$state/pki/apiserver.crt" \
-  --node-monitor-grace-period=20s
+  --node-monitor-grace-period=20s "${gates[@]}"
 
 # A node is a process that is first in its own namespaces; it is started as long as its folder says that it is on.
 node() {
