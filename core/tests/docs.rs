@@ -22,6 +22,9 @@ fn every_test_named_on_the_page_of_cases_exists() {
         collect(&root.join(folder), &mut tests);
     }
     assert!(tests.contains("every_test_named_on_the_page_of_cases_exists"), "the tree has not been read");
+    let on_real_kubernetes = suite_cases(&root.join("integration/testbed/suite"));
+    assert!(!on_real_kubernetes.is_empty(), "the testbed's suite has not been read");
+    tests.extend(on_real_kubernetes.iter().cloned());
     let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| # "));
     let mut named = 0;
     for row in rows {
@@ -33,6 +36,26 @@ fn every_test_named_on_the_page_of_cases_exists() {
         }
     }
     assert!(named > 100, "the page has {named} tests");
+    // Those that are named after a row are there for this page.
+    let page_lacks: Vec<_> = on_real_kubernetes
+        .iter()
+        .filter(|name| name.strip_prefix("case_k").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())))
+        .filter(|name| !page.contains(&format!("`{name}`")))
+        .collect();
+    assert!(page_lacks.is_empty(), "docs/cases.md lacks {page_lacks:?}");
+}
+
+/// The names of all cases in the shell scripts of the testbed's suite.
+fn suite_cases(folder: &Path) -> BTreeSet<String> {
+    let scripts = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let scripts = scripts.filter(|path| path.extension().is_some_and(|extension| extension == "sh"));
+    let texts: Vec<_> = scripts.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let lines = texts.iter().flat_map(|text| text.lines());
+    lines
+        .filter_map(|line| line.strip_suffix("() {"))
+        .filter(|name| name.starts_with("case_"))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The names of all tests in the Rust files below a folder.

@@ -9,6 +9,8 @@ programs=$(cat "$state/programs")
 # Namespaces that the case has made beside its own, and functions that undo what it has done to the cluster.
 namespaces=() undo=()
 
+. "$suite/node.sh"
+
 k() { "$programs/kubectl" --kubeconfig "$state/admin.kubeconfig" "$@"; }
 kn() { k -n "$ns" "$@"; }
 helm() { KUBECONFIG=$state/admin.kubeconfig "$programs/helm" "$@"; }
@@ -21,7 +23,7 @@ eventually() {
   shift 2
   until said=$("$@" 2>&1); do
     if ((SECONDS >= until)); then fail "not within $limit s: $what; last: $(tail -3 <<<"$said")"; fi
-    sleep 0.3
+    sleep 0.5
   done
 }
 
@@ -161,8 +163,8 @@ nothing_left() {
 clean_up() {
   local step jobs
   for ((step = ${#undo[@]} - 1; step >= 0; step--)); do
-    # A later case is not to meet what this one has broken.
-    ${undo[step]} >/dev/null 2>&1 || say "could not undo: ${undo[step]}"
+    # A later case is not to meet what this one has broken. Each for itself, as one that fails would end all.
+    (${undo[step]}) >/dev/null 2>&1 || say "could not undo: ${undo[step]}"
   done
   mapfile -t jobs < <(jobs -p)
   ((!${#jobs[@]})) || kill "${jobs[@]}" 2>/dev/null || true
@@ -183,7 +185,7 @@ explain() {
   for namespace in "${namespaces[@]}"; do
     k -n "$namespace" get pods,computedomains -o wide 2>/dev/null | cut -c1-180
     for pod in $(k -n "$namespace" get pods -o 'jsonpath={range .items[?(@.status.phase!="Running")]}{.metadata.name} {end}'); do
-      k -n "$namespace" get events --field-selector "involvedObject.name=$pod" --sort-by=.lastTimestamp -o 'jsonpath={range .items[-3:]}{.reason}: {.message}{"\n"}{end}'
+      k -n "$namespace" get events --field-selector "involvedObject.name=$pod" --sort-by=.lastTimestamp -o 'jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}' | tail -3
       node=$(node_of "$pod" "$namespace")
       if [ -n "$node" ]; then
         echo "agent on $node:"

@@ -46,8 +46,8 @@ for ((round = 1; round <= repeat; round++)); do
     log=$state/suite/$name.log
     title=${name#case_}
     ((repeat == 1)) || title="$title, round $round"
-    # A case that hangs is a case that fails.
-    if timeout --kill-after=10 420 "$here/case.sh" "$file" "$name" "$round" >"$log" 2>&1; then
+    # A case that hangs is a case that fails. What it undoes may be the reboot of a node.
+    if timeout --kill-after=300 900 "$here/case.sh" "$file" "$name" "$round" >"$log" 2>&1; then
       ((++passed))
       printf 'ok    %3d s  %s\n' $((SECONDS - since)) "${title//_/ }"
     else
