@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154,SC2016
 # The agent goes and comes, is updated, or is not there. Rows of docs/cases.md.
 
-# The agent's sockets on node 1, with their inodes.
-sockets() { testbed in 1 sh -c 'ls -i /var/lib/kubelet/plugins_registry/*.sock /var/lib/kubelet/plugins/*.nvidia.com/*.sock 2>/dev/null | sort -k2'; }
+# The agent's sockets on node 1, each with its inode and when that was changed: the number of a removed one is soon another's.
+sockets() { testbed in 1 sh -c 'stat -c "%i-%.9Z %n" /var/lib/kubelet/plugins_registry/*.sock /var/lib/kubelet/plugins/*.nvidia.com/*.sock 2>/dev/null | sort -k2'; }
 has_sockets() { is "$(sockets | wc -l)" 4; }
 no_socket_is_of() { ! sockets | grep "$1"; }
-# The same names as before, and no inode of before.
+# The same names as before, and no socket of before.
 has_replaced() {
   local now
   now=$(sockets)
