@@ -14,6 +14,7 @@ pub mod identity;
 pub mod imex_mode;
 pub mod imex_supervisor;
 pub mod in_use;
+pub mod invariants;
 pub mod lease;
 pub mod node_events;
 pub mod node_link;

@@ -214,6 +214,7 @@ fn supervise(
         status: Rc::new(move |status| drop(say_status.send(status))),
         ready: Rc::new(move |ready| drop(say_ready.send(Some(ready)))),
         usable: Rc::new(move |usable| drop(say_usable.send(Some(usable)))),
+        running: Rc::new(|_| {}),
     };
     let supervisor = scope.supervise(Spec::default(), move || Ok(ImexSupervisor::new(settings.clone())));
     (supervisor, ready, status, usable)

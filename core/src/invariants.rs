@@ -1,5 +1,8 @@
 //! What must never be otherwise. Model, tests, demo and production ask the same predicates.
 
+mod lasting;
+mod node;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -7,6 +10,9 @@ use serde::Serialize;
 
 use crate::api::{DomainKind, IMEXDomain, IMEXNode};
 use crate::claim::Prepared;
+
+pub use lasting::Lasting;
+pub use node::{DaemonWatch, Life, of_node};
 
 /// One instant of a cluster, or of the part of it that a caller knows.
 ///

@@ -147,6 +147,7 @@ impl Agent {
             status: Rc::new(move |status| drop(say_status.send(status))),
             ready: Rc::new(|_| {}),
             usable: Rc::new(|_| {}),
+            running: Rc::new(|_| {}),
         };
         let supervisor = scope.supervise(Spec::default(), move || Ok(ImexSupervisor::new(settings.clone())));
         supervisor.tell(Message::Guard(Guard::Off));

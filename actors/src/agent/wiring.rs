@@ -8,6 +8,7 @@
 //! NodeLink ───── View ────────► ChannelAllocator, ImexSupervisor, PeerIdentity, ModeKeeper
 //! PeerIdentity ── Identities ─► ImexSupervisor; Certificates, Condition ► NodeLink (PeerFiles the same, by files)
 //! ImexSupervisor ─ Daemon ────► NodeLink (status), ChannelAllocator (readiness); Usable ► SlicePublisher
+//! InvariantWatch hears View, Prepared and Running, and says nothing but in its metrics and the log
 //! ChannelAllocator ─ MaySwitch ► ImexSupervisor; Prepared ► ModeKeeper; Restore? ► DraServer; Enter, Leave, Keep ► NodeLink
 //! DraServer ──── Restore, Enter, Leave … ► ChannelAllocator; Refused ► ClaimEvents
 //! ```
@@ -20,6 +21,7 @@ use std::net::TcpListener;
 use std::rc::Rc;
 use std::time::Duration;
 
+use heddle_core::claim::Prepared;
 use heddle_core::fault::{Fault, reason};
 use heddle_core::identity::Authentication;
 use heddle_core::imex::Standing;
@@ -31,7 +33,8 @@ use crate::channel_allocator::{self, ChannelAllocator};
 use crate::dra::{ClaimEvents, ClaimMetrics, DraDependencies, DraServer, DraSettings, HealthBoard, HealthProbe};
 use crate::gpu_inventory::{self, GpuInventory};
 use crate::imex_mode::{self, ModeKeeper};
-use crate::imex_supervisor::{self, HostImex, HostTiming, ImexSupervisor};
+use crate::imex_supervisor::{self, HostImex, HostTiming, ImexSupervisor, Running};
+use crate::invariants::{self, InvariantMetrics, InvariantWatch};
 use crate::node_events::{self, NodeEvents};
 use crate::node_link::{self, NodeFacts, NodeLink};
 use crate::nvml::Sysfs;
@@ -81,7 +84,8 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
     let (identities, identified, certificates) = (Word::<Identities>::new(), Word::new(), Word::new());
     let to_identity = Later::default();
     let checked = Word::new();
-    let (standing, moded, prepared) = (Word::<Standing>::new(), Word::new(), Word::new());
+    let (standing, moded, prepared) = (Word::<Standing>::new(), Word::new(), Word::<Vec<Prepared>>::new());
+    let (running, to_invariants) = (Word::<Running>::new(), Later::default());
     let authentication = Word::new();
     let (to_mode, to_events) = (Later::default(), Later::<node_events::Message>::default());
 
@@ -153,6 +157,7 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         status: status.teller(),
         ready: ready.teller(),
         usable: usable.teller(),
+        running: running.teller(),
     };
     let supervisor = root.supervise(acting.clone(), move || {
         again.iter().for_each(|tell| tell());
@@ -197,8 +202,10 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         }
     }
 
-    let again =
-        [view.heard_by(&to_mode, imex_mode::Message::View), prepared.heard_by(&to_mode, imex_mode::Message::Prepared)];
+    let again = [
+        view.heard_by(&to_mode, imex_mode::Message::View),
+        prepared.heard_by(&to_mode, |claims| imex_mode::Message::Prepared(claims.len())),
+    ];
     let events = to_events.clone();
     let mode_settings = imex_mode::Settings {
         wanted: settings.imex_mode,
@@ -212,6 +219,18 @@ pub(super) fn wire(runtime: &Runtime, settings: &Settings, turn: &Turn, probes: 
         Ok(ModeKeeper::new(mode_settings.clone()))
     });
     to_mode.set(&mode);
+
+    let again = [
+        view.heard_by(&to_invariants, invariants::Message::View),
+        prepared.heard_by(&to_invariants, invariants::Message::Prepared),
+        running.heard_by(&to_invariants, invariants::Message::Running),
+    ];
+    let metrics = runtime.metrics().register(InvariantMetrics::register);
+    let invariants = root.supervise(acting.clone(), move || {
+        again.iter().for_each(|tell| tell());
+        Ok(InvariantWatch::new(metrics.clone()))
+    });
+    to_invariants.set(&invariants);
 
     let again = [
         inventory.heard_by(&to_publisher, slice_publisher::Message::Inventory),

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use heddle_core::api::{ComputeDomainRef, IMEXNodeStatus, IsolationMode};
-use heddle_core::claim::Grant;
+use heddle_core::claim::{Grant, Prepared};
 use heddle_core::fault::{Fault, reason};
 use heddle_core::imex::{Answer, Gate, Ledger, Standing, gate};
 use heddle_core::inventory::Fabric;
@@ -41,7 +41,7 @@ pub struct Settings {
     /// Who hears whether the daemon may be ended, and why not.
     pub may_switch: Tell<Result<(), String>>,
     /// Who hears how many claims hold a channel, once the checkpoints are known.
-    pub prepared: Tell<usize>,
+    pub prepared: Tell<Vec<Prepared>>,
     /// Who runs the node's IMEX daemon; none while that is not known.
     pub standing: Option<Standing>,
     /// Called at the start of each incarnation: somebody must answer with `Restore`.
@@ -68,7 +68,7 @@ pub struct ChannelAllocator {
     clashes: BTreeMap<String, Fault>,
     said: Option<Result<(), String>>,
     standing: Option<Standing>,
-    said_prepared: Option<usize>,
+    said_prepared: Option<Vec<Prepared>>,
 }
 
 impl ChannelAllocator {
@@ -180,11 +180,11 @@ impl ChannelAllocator {
             (self.settings.may_switch)(may.clone());
             self.said = Some(may);
         }
-        let prepared = self.ledger.prepared();
+        let prepared = self.ledger.claims();
         if self.said_prepared != prepared
-            && let Some(claims) = prepared
+            && let Some(claims) = &prepared
         {
-            (self.settings.prepared)(claims);
+            (self.settings.prepared)(claims.clone());
             self.said_prepared = prepared;
         }
     }

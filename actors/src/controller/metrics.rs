@@ -4,11 +4,13 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::invariants::InvariantMetrics;
+
 /// What the controller counts.
 #[derive(Clone, Debug, Default)]
 pub struct ControllerMetrics {
     writes: Family<WriteLabels, Counter>,
-    violations: Family<InvariantLabels, Counter>,
+    violations: InvariantMetrics,
     crd_fits: Family<CrdLabels, Gauge>,
     /// Objects that contradict each other so that nothing can be put right without a person.
     pub clashes: Counter,
@@ -27,11 +29,6 @@ struct CrdLabels {
     crd: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InvariantLabels {
-    invariant: &'static str,
-}
-
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -46,16 +43,11 @@ pub enum Outcome {
 impl ControllerMetrics {
     /// Adds the metrics to a registry, each with a zero before its first event.
     pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
+        let metrics = Self { violations: InvariantMetrics::register(registry), ..Self::default() };
         registry.register(
             "controller_writes",
             "Writes of the controller, by what they do and how they ended",
             metrics.writes.clone(),
-        );
-        registry.register(
-            "invariant_violations",
-            "Violations of the invariants S1 to S3 found in the API's objects; any is a fault of ours or a restored backup",
-            metrics.violations.clone(),
         );
         registry.register(
             "channel_clashes",
@@ -74,9 +66,6 @@ impl ControllerMetrics {
         );
         for write in ["drain", "free", "fence", "move"] {
             drop(metrics.writes.get_or_create(&WriteLabels { write, outcome: "done" }));
-        }
-        for invariant in ["S1", "S2", "S3"] {
-            drop(metrics.violations.get_or_create(&InvariantLabels { invariant }));
         }
         metrics
     }
@@ -98,6 +87,6 @@ impl ControllerMetrics {
 
     /// Counts a violation.
     pub fn violated(&self, invariant: &'static str) {
-        self.violations.get_or_create(&InvariantLabels { invariant }).inc();
+        self.violations.violated(invariant);
     }
 }

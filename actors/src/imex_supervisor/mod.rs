@@ -18,6 +18,7 @@ use heddle_core::imex::{
     Daemon, DaemonState, DomainConfig, HostDaemon, IDENTITY_CONTRACT, Identity, Sent, Shown, Standing, Step, desired,
     gss_settings, next, readiness, shared_domain_name,
 };
+use heddle_core::invariants::Life;
 use heddle_core::inventory::{Fabric, Inventory};
 use heddle_core::runtime_guard::Guard;
 use heddle_proto::runner::State;
@@ -57,6 +58,17 @@ pub struct Settings {
     pub ready: Tell<Ready>,
     /// Who offers slots.
     pub usable: Tell<Usable>,
+    /// Who watches over the invariants: the daemon's life, and the domain that it serves.
+    pub running: Tell<Running>,
+}
+
+/// The daemon that a runner runs, by its word.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Running {
+    /// Its life.
+    pub life: Life,
+    /// The IMEX domain that it serves; none while none runs.
+    pub domain: Option<String>,
 }
 
 /// Owns the connection to the runner.
@@ -90,6 +102,9 @@ pub struct ImexSupervisor {
     said_usable: Option<Usable>,
     /// Since when the daemon is not READY.
     not_ready: Option<tokio::time::Instant>,
+    /// Runners that were met.
+    runners: u32,
+    said_running: Option<Running>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,6 +140,8 @@ impl ImexSupervisor {
             details_due: false,
             said_usable: None,
             not_ready: None,
+            runners: 0,
+            said_running: None,
         }
     }
 
@@ -326,6 +343,17 @@ impl ImexSupervisor {
         }
     }
 
+    fn tell_what_runs(&mut self) {
+        let Some(state) = self.state.as_ref().filter(|_| self.mode() == Some(ImexMode::DriverManaged)) else { return };
+        let life = Life { runner: self.runners, pid: state.daemon_pid, ended: state.ended };
+        let domain = Some(state.domain.clone()).filter(|domain| life.pid != 0 && !domain.is_empty());
+        let running = Running { life, domain };
+        if self.said_running.as_ref() != Some(&running) {
+            (self.settings.running)(running.clone());
+            self.said_running = Some(running);
+        }
+    }
+
     fn pause(&mut self, cx: &mut Cx<'_, Self>) {
         self.busy = Some(Busy::Harmless);
         cx.after(RETRY, Message::Again);
@@ -389,6 +417,7 @@ impl Actor for ImexSupervisor {
             Message::Connected(runner) => {
                 tracing::info!("the IMEX runner is reached");
                 self.runner = Some(runner);
+                self.runners += 1;
                 // Another runner counts its starts anew, and may run another configuration.
                 self.state = None;
                 self.sent = Sent::Nothing;
@@ -403,6 +432,7 @@ impl Actor for ImexSupervisor {
             Message::Details => self.details_due = false,
             Message::Again => self.busy = None,
         }
+        self.tell_what_runs();
         self.step(cx);
         self.report(cx);
         Ok(())

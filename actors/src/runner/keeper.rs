@@ -510,6 +510,7 @@ impl Keeper {
         self.publish(|state| {
             state.daemon_state = DaemonState::ShuttingDown.to_string();
             state.message = "the runner ends nvidia-imex".into();
+            state.ended += 1;
         });
         daemon.stop(self.timing().stop_limit).await;
         self.publish(|state| {

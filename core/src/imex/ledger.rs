@@ -58,6 +58,15 @@ impl Ledger {
         self.claims.values().any(|hold| hold.cd_uid == cd_uid)
     }
 
+    /// The claims that hold a channel; none before the checkpoints are known.
+    pub fn claims(&self) -> Option<Vec<Prepared>> {
+        let held = self.claims.iter().filter_map(|(claim_uid, hold)| {
+            let (channel, domain) = hold.entry.clone()?;
+            Some(Prepared { claim_uid: claim_uid.clone(), cd_uid: hold.cd_uid.clone(), channel, domain })
+        });
+        self.restored.then(|| held.collect())
+    }
+
     /// How many claims hold a channel; none before the checkpoints are known.
     pub fn prepared(&self) -> Option<usize> {
         self.restored.then(|| self.claims.values().filter(|hold| hold.entry.is_some()).count())

@@ -72,6 +72,7 @@ impl Asking {
             status: Rc::new(move |status| drop(say_status.send(status))),
             ready: Rc::new(move |ready| drop(say_ready.send(Some(ready)))),
             usable: Rc::new(|_| {}),
+            running: Rc::new(|_| {}),
         };
         let supervisor = scope.supervise(Spec::default(), move || Ok(ImexSupervisor::new(settings.clone())));
         supervisor.tell(imex_supervisor::Message::Guard(Guard::Off));

@@ -113,6 +113,7 @@ impl Node {
             status: Rc::new(move |status| drop(say_status.send(status))),
             ready: Rc::new(move |ready| drop(say_ready.send(Some(ready)))),
             usable: Rc::new(|_| {}),
+            running: Rc::new(|_| {}),
         };
         let supervisor = scope.supervise(Spec::default(), move || Ok(ImexSupervisor::new(settings.clone())));
         if authentication == Authentication::Files {

@@ -419,6 +419,7 @@ impl Wired {
             status: Rc::new(move |status| reporting.tell(node_link::Message::Daemon(status))),
             ready: Rc::new(move |ready| readying.tell(channel_allocator::Message::Daemon(ready))),
             usable: Rc::new(move |usable| drop(say_usable.send(Some(usable)))),
+            running: Rc::new(|_| {}),
         };
         let supervisor = scope.supervise(Spec::default(), move || Ok(ImexSupervisor::new(settings.clone())));
         to_supervisor.set(&supervisor);
