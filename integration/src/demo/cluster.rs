@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use heddle_core::api::crds;
 use heddle_core::clique::CliqueId;
 use heddle_core::names;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, PostParams};
@@ -37,6 +38,8 @@ const INSTALLED: [&str; 3] = ["DeviceClass", "ValidatingAdmissionPolicy", "Valid
 const NAMESPACE: &str = "heddle";
 /// Port of the IMEX daemons among each other (their default).
 const PEER_PORT: u16 = 50000;
+/// One leads, the other stands by.
+const CONTROLLERS: [&str; 2] = ["controller-1", "controller-2"];
 /// What one node's start may take, on top of a fixed time for all.
 const START_LIMIT_PER_NODE: Duration = Duration::from_secs(2);
 
@@ -50,7 +53,7 @@ pub struct Cluster {
     kubeconfig: PathBuf,
     nodes: Vec<Node>,
     kubelets: Vec<Kubelet>,
-    controller: Process,
+    controllers: Vec<Process>,
     runners: Vec<Process>,
     agents: Vec<Process>,
     cliques: Vec<CliqueId>,
@@ -96,11 +99,10 @@ impl Cluster {
             let log = logs.join(format!("{name}.log"));
             Process::start(Start { name, command: binary.command(words), environment, log })
         };
-        let controller = start(
-            "controller".into(),
-            words(["controller", "--kubeconfig"]).chain([kubeconfig.clone().into()]).collect(),
-            Vec::new(),
-        )?;
+        let controllers: Vec<_> = CONTROLLERS
+            .iter()
+            .map(|name| start((*name).into(), controller_command(name, &kubeconfig), Vec::new()))
+            .collect::<anyhow::Result<_>>()?;
         let (mut kubelets, mut runners, mut agents) = (Vec::new(), Vec::new(), Vec::new());
         for (index, node) in nodes.iter().enumerate() {
             // Majors are the kernel's choice and differ from node to node.
@@ -123,7 +125,7 @@ impl Cluster {
             kubeconfig,
             nodes,
             kubelets,
-            controller,
+            controllers,
             runners,
             agents,
             cliques,
@@ -215,6 +217,19 @@ impl Cluster {
         }
     }
 
+    /// Kills the controller that leads, without warning; its name.
+    ///
+    /// # Errors
+    /// When none leads.
+    pub async fn kill_leader(&self) -> anyhow::Result<&'static str> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let lease = leases.get(names::CONTROLLER).await.context("no controller has ever led")?;
+        let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+        let index = CONTROLLERS.iter().position(|name| holder.starts_with(name)).context("no controller leads")?;
+        self.controllers[index].kill();
+        Ok(CONTROLLERS[index])
+    }
+
     /// Waits until the cluster's objects are as wanted; `look` says what is still missing.
     ///
     /// # Errors
@@ -254,7 +269,7 @@ impl Cluster {
     }
 
     fn processes(&self) -> impl Iterator<Item = &Process> {
-        [&self.controller].into_iter().chain(&self.runners).chain(&self.agents)
+        self.controllers.iter().chain(&self.runners).chain(&self.agents)
     }
 
     /// Ends every process in order. The answer is the folder of its files, if they are kept.
@@ -263,7 +278,7 @@ impl Cluster {
             kubelet.stop().await;
         }
         futures::future::join_all(self.agents.drain(..).map(Process::stop)).await;
-        let rest = self.runners.drain(..).chain([self.controller]);
+        let rest = self.runners.drain(..).chain(self.controllers.drain(..));
         futures::future::join_all(rest.map(Process::stop)).await;
         keep.then(|| self.folder.keep())
     }
@@ -350,6 +365,13 @@ pub(crate) fn words<const N: usize>(words: [&str; N]) -> impl Iterator<Item = Os
 
 pub(crate) fn environment(node: &Node) -> Vec<(&'static str, OsString)> {
     vec![("HEDDLE_FAKE_OS", node.paths.os().into()), ("HEDDLE_FAKE_NVML", node.paths.nvml_scenario().into())]
+}
+
+/// A lease is shorter than that of a real cluster: nobody wants to watch it run out.
+fn controller_command(name: &str, kubeconfig: &Path) -> Vec<OsString> {
+    words(["controller", "--pod-name", name, "--lease-duration-seconds", "4", "--lease-renew-seconds", "1"])
+        .chain(["--kubeconfig".into(), kubeconfig.into()])
+        .collect()
 }
 
 pub(crate) fn runner_command(node: &Node) -> Vec<OsString> {

@@ -4,6 +4,7 @@ mod audit;
 pub(crate) mod cluster;
 mod isolation;
 mod manifest;
+mod moves;
 mod own;
 mod picture;
 mod play;
@@ -35,7 +36,7 @@ pub struct Options {
     pub json: bool,
     /// Go on until interrupted.
     pub serve: bool,
-    /// Kill an agent in the middle.
+    /// Kill agents and the leading controller in the middle.
     pub chaos: bool,
     /// Keep the cluster's files.
     pub keep: bool,

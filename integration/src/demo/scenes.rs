@@ -11,10 +11,10 @@ use super::cluster::Cluster;
 use super::manifest::{self, Document};
 use super::snapshot::{PodView, Snapshot};
 use super::stage::Stage;
-use super::{Options, picture, play};
+use super::{Options, moves, picture, play};
 
 /// What a scene may take before the demo gives up and says what is missing.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 macro_rules! scene {
     ($name:literal) => {
@@ -28,6 +28,7 @@ const YELLOW: (&str, &str) = scene!("yellow");
 const RED: (&str, &str) = scene!("red");
 const ORANGE: (&str, &str) = scene!("orange");
 const TEAL: (&str, &str) = scene!("teal");
+const VIOLET: (&str, &str) = scene!("violet");
 
 /// Whether the scenes fit this cluster.
 ///
@@ -59,14 +60,23 @@ pub async fn play(cluster: &Cluster, options: &Options, stage: &mut Stage, audit
 
     let began = Instant::now();
     stage.say("green, blue and yellow ask for two GPUs on two nodes each");
-    for scene in [GREEN, BLUE, YELLOW] {
+    stage.say("violet asks for node-5 and an IMEX domain of its own (isolationMode: Domain)");
+    for scene in [GREEN, BLUE, YELLOW, VIOLET] {
         play::apply(&client, &load(scene)?).await?;
     }
     if options.chaos {
         chaos(cluster, stage, "node-2", "green").await?;
     }
-    let snapshot = running(cluster, &["green", "blue", "yellow"], 6).await?;
+    running(cluster, &["green", "blue", "yellow"], 6).await?;
     stage.time("sharedRunningMs", began);
+    audit.look(cluster.nodes()).await?;
+
+    running(cluster, &["violet"], 1).await?;
+    let began = Instant::now();
+    stage.say("violet is deleted, and node-5 goes back to the domain that all share");
+    play::delete(&client, &load(VIOLET)?).await?;
+    let snapshot = moves::home(cluster, &["node-5"]).await?;
+    stage.time("movedOutMs", began);
     audit.look(cluster.nodes()).await?;
     draw(cluster, stage, options, &snapshot, "three ComputeDomains share three nodes, each with its own channel");
     check_channels_differ(stage, &snapshot);
@@ -76,7 +86,11 @@ pub async fn play(cluster: &Cluster, options: &Options, stage: &mut Stage, audit
     play::apply(&client, &load(RED)?).await?;
     if options.chaos {
         chaos(cluster, stage, "node-4", "red").await?;
+        let leader = cluster.kill_leader().await?;
+        stage.say(&format!("chaos: {leader}, which leads, was killed (SIGKILL) while nodes move"));
     }
+    moves::into_domain_of(cluster, "red", &["node-4", "node-5"]).await?;
+    stage.time("movedInMs", began);
     let snapshot = running(cluster, &["red"], 2).await?;
     stage.time("exclusiveRunningMs", began);
     audit.look(cluster.nodes()).await?;
