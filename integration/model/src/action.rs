@@ -13,6 +13,8 @@ pub enum Action {
     Backup,
     /// Somebody restores its status from there.
     Restore,
+    /// A person says that a lost node is off for good, and takes off its object what it lists.
+    Release(usize),
     /// An agent does something.
     Agent(usize, Act),
     /// A watch shows a controller an object.

@@ -152,6 +152,18 @@ impl Model {
         (backup.status != now.status).then_some(next)
     }
 
+    /// The node is off: nothing runs there any more. The write may arrive late, or never.
+    fn release(&self, state: &State, n: usize) -> Option<State> {
+        let object = state.nodes[n]?;
+        let released = protocol::release(&object, None, &protocol::Life::default(), false).ok()?;
+        let mut next = state.clone();
+        next.left.releases -= 1;
+        next.agents[n].prepared.fill(None);
+        next.agents[n].daemon = None;
+        let object = IMEXNode { status: Some(released.status), ..(*object).clone() };
+        next.send(Sent::Node(n as u8, Some(Held::new(object)))).then_some(next)
+    }
+
     fn schedule(&self, state: &State, n: usize, c: usize) -> bool {
         let beside = (0..state.cds.len()).filter(|other| *other != c && state.allocated(n, *other));
         let exclusive = |c: usize| self.names.cds[c].exclusive();
@@ -181,6 +193,10 @@ impl Model {
         }
         if state.left.restores > 0 {
             actions.push(if state.backup.is_some() { Action::Restore } else { Action::Backup });
+        }
+        if state.left.releases > 0 && state.sent.len() < self.settings.sent {
+            let lost = (0..state.nodes.len()).filter(|n| state.agents[*n].lost);
+            actions.extend(lost.map(Action::Release));
         }
         let mut acts = Vec::new();
         for n in 0..state.nodes.len() {
@@ -236,6 +252,7 @@ impl stateright::Model for Model {
             Action::EndClaim(n, c) => with(&|next| next.claims &= !state.claim(n, c)),
             Action::Backup => with(&|next| next.backup = state.domains[0]),
             Action::Restore => self.restore(state),
+            Action::Release(n) => self.release(state, n),
             Action::Agent(n, act) => self.act(state, n, act),
             Action::See(l, kind) => Some(self.see(state, l, kind)),
             Action::Believe(l, b) => with(&|next| {

@@ -80,6 +80,18 @@ pub fn quarantined(model: &Model, state: &State) -> bool {
     })
 }
 
+/// A person has released what a lost node listed, and the number is free again.
+pub fn freed_by_release(_: &Model, state: &State) -> bool {
+    let nodes = state.agents.iter().zip(&state.nodes).filter(|(agent, _)| agent.lost);
+    let released = |node: &heddle_core::api::IMEXNode| {
+        node.status.as_ref().is_some_and(|status| status.channels.is_empty()) && node.spec.domain.is_some()
+    };
+    state.left.releases == 0
+        && state.sent.is_empty()
+        && entries(state).next().is_none()
+        && nodes.into_iter().any(|(_, node)| node.is_some_and(|node| released(&node)))
+}
+
 /// A number is taken back from a ComputeDomain that lives.
 pub fn reclaimed(model: &Model, state: &State) -> bool {
     draining(model, state).next().is_some()

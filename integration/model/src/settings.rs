@@ -61,6 +61,8 @@ pub struct Faults {
     pub unanswered: u8,
     /// A node is lost for ever.
     pub lost: u8,
+    /// What a lost node lists is released.
+    pub releases: u8,
     /// A controller believes something else of the ComputeDomains that do not share.
     pub turns: u8,
     /// An IMEXDomain's status goes back to what it was when a backup was taken.

@@ -64,7 +64,7 @@ const DECIDES: u32 = 96;
 /// Much of what can happen is people and faults. Most of what does happen is work.
 fn weight(action: &Action) -> u32 {
     match action {
-        Action::Create(_) => 4,
+        Action::Create(_) | Action::Release(_) => 4,
         Action::Delete(_) | Action::Backup | Action::Restore | Action::Believe(..) => 1,
         Action::Drop(_) | Action::EndClaim(..) => 3,
         Action::Schedule(..) => 8,

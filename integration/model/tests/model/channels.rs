@@ -1,6 +1,8 @@
 //! One shared IMEX domain.
 
-use heddle_model::properties::{alarmed, fence_stops_an_enter, fenced, given_again, prepared, put_back, quarantined};
+use heddle_model::properties::{
+    alarmed, fence_stops_an_enter, fenced, freed_by_release, given_again, prepared, put_back, quarantined,
+};
 use heddle_model::{Faults, Model, Plan, Settings};
 
 use crate::check::explore;
@@ -56,6 +58,21 @@ fn a_node_is_lost() {
         .sometimes("a number is quarantined", quarantined)
         .sometimes("an enter fails by a fence", fence_stops_an_enter);
     explore("one of two nodes is lost", model, 193_735);
+}
+
+/// The person is right: the node is off. A write of its agent may yet arrive, and so may the release, late or never.
+#[test]
+fn a_lost_node_is_released() {
+    let faults = Faults { lost: 1, releases: 1, unanswered: 1, ..Faults::default() };
+    let settings = Settings { faults, ..Settings::quiet(1, &[Plan::SHARED; 2], 1) };
+    let model = Model::new(settings)
+        .sometimes("a number is quarantined", quarantined)
+        .sometimes("a release frees it", freed_by_release);
+    explore("a lost node is released", model, 80_326);
+    let faults = Faults { lost: 1, releases: 1, ..Faults::default() };
+    let settings = Settings { faults, ..Settings::quiet(2, &[Plan::SHARED], 1) };
+    let model = Model::new(settings).sometimes("a release frees it", freed_by_release);
+    explore("one of two nodes is lost and released", model, 337_237);
 }
 
 #[test]

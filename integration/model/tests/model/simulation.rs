@@ -16,7 +16,7 @@ fn cluster() -> Settings {
         detailed: true,
         together: true,
         certificates: true,
-        faults: Faults { crashes: 6, unanswered: 6, lost: 1, ..Faults::default() },
+        faults: Faults { crashes: 6, unanswered: 6, lost: 1, releases: 1, ..Faults::default() },
         ..Settings::quiet(5, &[&first[..], &second[..]].concat(), 3)
     }
 }
