@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use heddle_core::controller::{self, Dirty, DriverMatch, Kind, TemplateKey, View, Write};
+use heddle_core::controller::{self, Dirty, DriverMatch, Kind, TemplateKey, Turn, View, Write};
 use heddle_core::fault::Fault;
 use heddle_core::{api, names};
 use kube::{Client, ResourceExt};
@@ -47,6 +47,7 @@ pub struct DomainController {
     unseen: BTreeSet<String>,
     cd_watch: Option<Task>,
     pass: Pass,
+    turn: Turn,
     buckets: Buckets,
     /// When the health of an IMEXDomain was last written.
     told: BTreeMap<String, Instant>,
@@ -139,6 +140,7 @@ impl DomainController {
             unseen: api::crds().iter().map(ResourceExt::name_any).collect(),
             cd_watch: None,
             pass: Pass::Idle,
+            turn: Turn::default(),
             buckets: Buckets::default(),
             told: BTreeMap::new(),
             retries: Retries::default(),
@@ -261,7 +263,7 @@ impl DomainController {
             self.pass = Pass::Idle;
             return self.schedule(cx);
         }
-        let dirty = std::mem::take(&mut self.view.borrow_mut().dirty);
+        let dirty = self.view.borrow_mut().dirty.take(&mut self.turn);
         let mut work: Vec<(Key, Write)> = Vec::new();
         let mut problems = Vec::new();
         {

@@ -29,7 +29,7 @@ pub use claim::LabelledClaim;
 pub use clique::{CliquePlan, clique};
 pub use compute_domain::{Cd, Origin};
 pub use conditions::{CHANNEL_ASSIGNED, DEGRADED, ISOLATED, READY};
-pub use dirty::Dirty;
+pub use dirty::{Dirty, Turn};
 pub use lifecycle::{compute_domain, node, without_finalizer};
 pub use membership::{Candidate, Membership, membership};
 pub use template::wanted as wanted_template;
