@@ -64,10 +64,15 @@ impl Endpoint {
     /// Listens, anew if need be. The kubelet may call as soon as it has found the registration socket, so that one
     /// comes second.
     pub(crate) fn open(&mut self, cx: &mut Cx<'_, DraServer>) -> Result<(), Fault> {
-        self.close();
-        let (listener, place) = listen(&self.service, true)?;
-        let server = cx.spawn("service", serve(self.service_router(cx), private(listener), "service"));
-        self.listening.push(Listening { place, server });
+        // One that stands is left alone: putting it there anew would be a change in a folder that is watched, and so a
+        // reason to look again at once, without end while the other one cannot be made.
+        let stands = self.listening.first().is_some_and(|service| service.place.stands());
+        self.close_from(usize::from(stands));
+        if !stands {
+            let (listener, place) = listen(&self.service, true)?;
+            let server = cx.spawn("service", serve(self.service_router(cx), private(listener), "service"));
+            self.listening.push(Listening { place, server });
+        }
 
         let (listener, place) = listen(&self.registration, false)?;
         let registration =
@@ -90,7 +95,11 @@ impl Endpoint {
 
     /// Stops listening and removes the sockets, the registration first.
     pub(crate) fn close(&mut self) {
-        for listening in self.listening.drain(..).rev() {
+        self.close_from(0);
+    }
+
+    fn close_from(&mut self, first: usize) {
+        for listening in self.listening.drain(first..).rev() {
             listening.place.remove();
             listening.server.cancel();
         }

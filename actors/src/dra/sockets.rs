@@ -92,6 +92,10 @@ pub(crate) fn listen(path: &Path, make_folder: bool) -> std::io::Result<(UnixLis
     if make_folder {
         std::fs::create_dir_all(folder)?;
     }
+    // The one thing that a socket cannot be put in place of. Before anything is changed in a folder that is watched.
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
+        return Err(std::io::ErrorKind::IsADirectory.into());
+    }
     // It appears under its name when its permissions are right. The kubelet takes no notice of a leading dot.
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let hidden = folder.join(format!(".{}", digest(&[name], 6)));

@@ -1,5 +1,7 @@
 //! Sockets, registration and health.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use heddle_actors::dra::{DeviceHealth, Driver};
 use heddle_core::names;
 use heddle_proto::SUPPORTED_VERSIONS;
@@ -89,6 +91,37 @@ fn a_socket_or_folder_that_vanishes_is_put_back() {
         agent.until(|| agent.registrations().len() == 2).await;
         let mut kubelet = RegistrationClient::new(dial(registration).await);
         kubelet.get_info(InfoRequest {}).await.unwrap();
+        let domain = bed.compute_domain("team", "green", json!({})).await;
+        let claim = bed.claim("c", &domain).await;
+        agent.prepare_one(&claim).await.unwrap();
+    });
+}
+
+#[test]
+fn while_one_socket_cannot_be_put_back_the_other_is_left_alone() {
+    run(|| async {
+        let bed = Bed::new().await;
+        let agent = bed.start().await;
+        let (registration, service) = (agent.registrations()[0].clone(), agent.service(names::DRIVER));
+        // With its time: the number of a removed file is soon another's.
+        let which = || {
+            std::fs::symlink_metadata(&service).map(|found| (found.ino(), found.ctime(), found.ctime_nsec())).unwrap()
+        };
+        let before = which();
+        // Nothing can be put in place of a folder with something in it.
+        std::fs::remove_file(&registration).unwrap();
+        std::fs::create_dir_all(registration.join("in the way")).unwrap();
+        // A change that is seen after this one shows that it was tried.
+        let other = agent.service(names::GPU_DRIVER);
+        std::fs::remove_file(&other).unwrap();
+        agent.until(|| other.exists()).await;
+        assert_eq!(which(), before, "each attempt would be a change that asks for the next attempt");
+        let left: Vec<_> =
+            std::fs::read_dir(bed.paths.registry()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
+        std::fs::remove_dir_all(&registration).unwrap();
+        agent.until(|| registration.exists()).await;
+        assert_eq!(which(), before);
         let domain = bed.compute_domain("team", "green", json!({})).await;
         let claim = bed.claim("c", &domain).await;
         agent.prepare_one(&claim).await.unwrap();
