@@ -15,6 +15,8 @@ use heddle_proto::runner::{
     ApplyRequest, DomainConfig, GetRequest, Host, Identity, RenewRequest, State, StopRequest, WatchRequest,
 };
 use stand_in::{CTL, DAEMON, alive, root, script, settings};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
@@ -363,6 +365,37 @@ async fn a_daemon_that_ignores_term_is_killed() {
     let root = rig.end().await;
     assert!(!alive(ready.daemon_pid));
     assert!(fs::read_to_string(root.path().join("calls")).unwrap().contains("term"));
+}
+
+async fn metrics(port: u16) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    Some(response)
+}
+
+#[tokio::test]
+async fn the_daemon_is_shown_to_prometheus_and_a_taken_port_does_not_matter_to_it() {
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free().local_addr().unwrap().port();
+    let mut rig = Rig::start_with(root(), |settings| settings.metrics = Some(([127, 0, 0, 1], port).into())).await;
+    assert!(metrics(port).await.unwrap().contains(r#"heddle_runner_daemon_state{domain="",state="DOWN"} 1"#));
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    rig.until_ready().await;
+    let text = metrics(port).await.unwrap();
+    assert!(text.contains(r#"heddle_runner_daemon_state{domain="d",state="READY"} 1"#), "{text}");
+    assert!(text.contains("heddle_runner_daemon_starts_total 1"), "{text}");
+    rig.end().await;
+    assert_eq!(metrics(port).await, None, "it ends with the runner");
+
+    let taken = free();
+    let address = taken.local_addr().unwrap();
+    let mut rig = Rig::start_with(root(), |settings| settings.metrics = Some(address)).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    rig.until_ready().await;
+    rig.end().await;
 }
 
 #[tokio::test]

@@ -20,12 +20,12 @@ pub fn make(
     name: &str,
     address: IpAddr,
     clique: Option<&CliqueId>,
-    (gpus, major): (u32, u32),
+    (gpus, major, channels): (u32, u32, u32),
 ) -> Result<()> {
     let binary = Binary::own(Vec::new())?;
     let paths = NodePaths::new(folder);
     fs::create_dir_all(folder).with_context(|| format!("{} could not be made", folder.display()))?;
-    let hardware = provision::Hardware { name, address, clique, gpus, major };
+    let hardware = provision::Hardware { name, address, clique, gpus, major, channels };
     provision::provision_hardware(&paths, &hardware, &binary)?;
     // Containers see the driver root at another place, and nothing of where the library was built.
     let library = paths.driver_root().join("usr/lib64/libnvidia-ml.so.1");

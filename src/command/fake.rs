@@ -56,12 +56,15 @@ struct Hardware {
     /// Major number of IMEX channels
     #[arg(long)]
     major: u32,
+    /// How many IMEX channels its kernel module has, with number 0 (NVreg_ImexChannelCount)
+    #[arg(long, default_value_t = heddle_core::names::DEFAULT_CHANNEL_COUNT)]
+    channels: u32,
 }
 
 impl Hardware {
     fn run(self) -> ExitCode {
-        let made =
-            hardware::make(&self.folder, &self.name, self.address, self.clique.as_ref(), (self.gpus, self.major));
+        let numbers = (self.gpus, self.major, self.channels);
+        let made = hardware::make(&self.folder, &self.name, self.address, self.clique.as_ref(), numbers);
         match made {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -43,6 +43,9 @@ pub struct ImexRunner {
     /// A setting of the daemon, as KEY=VALUE, before that of the file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     settings: Vec<(String, String)>,
+    /// Where to serve /metrics, /livez and /readyz
+    #[arg(long, value_name = "ADDRESS:PORT", env = "HEDDLE_METRICS_ADDRESS")]
+    metrics_address: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -89,6 +92,7 @@ impl ImexRunner {
                 isolation,
                 peer_port: self.peer_port,
                 settings: imex,
+                metrics: self.metrics_address,
                 timing: runner::Timing::default(),
             };
             runner::preflight(&settings).context("the runner did not start")?;

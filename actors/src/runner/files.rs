@@ -261,6 +261,7 @@ mod tests {
             isolation: plain.clone(),
             settings: Default::default(),
             peer_port: 1,
+            metrics: None,
             timing: Timing::default(),
         };
         let mut files = Files::open(&settings).unwrap();

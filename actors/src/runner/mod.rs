@@ -10,13 +10,14 @@ mod identity;
 mod keeper;
 mod launch;
 mod log;
+mod metrics;
 mod peers;
 pub(crate) mod question;
 mod service;
 mod signal;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,10 +29,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tonic::transport::Server;
 
+use crate::runtime::Runtime;
+
 use door::Door;
 pub(crate) use files::CONFIG;
 use files::Files;
 use keeper::Keeper;
+use metrics::DaemonMetrics;
 use service::Service;
 
 /// What a runner is started with.
@@ -50,6 +54,8 @@ pub struct Settings {
     pub settings: BTreeMap<String, String>,
     /// The daemon's port for peers.
     pub peer_port: u16,
+    /// Where metrics are served.
+    pub metrics: Option<SocketAddr>,
     /// How patient the runner is.
     pub timing: Timing,
 }
@@ -179,7 +185,9 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
     let (door, connections) = Door::open(&settings.socket)?;
     tracing::info!(socket = %settings.socket.display(), driver_root = %settings.driver_root.display(), "IMEX runner");
     let socket = settings.socket.clone();
+    let address = settings.metrics;
     let keeper = Keeper::new(settings, files, door);
+    let shown = show(address, DaemonMetrics::new(keeper.state())).await;
     // Orders wait for each other, and there is one agent.
     let (orders, received) = mpsc::channel(16);
     let service = Service { orders, state: keeper.state() };
@@ -188,7 +196,25 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
     // A panic in the keeper is not the daemon's: the process is left running and this one ends with an error.
     let kept = std::panic::AssertUnwindSafe(keeper.run(received, until)).catch_unwind().await;
     server.abort();
+    drop(shown);
     // Nobody is to find the socket of a runner that has ended; a leftover is replaced by the next.
     let _ = std::fs::remove_file(socket);
     kept.map_err(|_| Fault::fatal(reason::ACTOR_FAILED, "the IMEX runner has failed; its daemon is left running"))
+}
+
+/// Serves metrics until what it gives is dropped. A port that is taken must not keep the daemon from its work.
+async fn show(address: Option<SocketAddr>, metrics: DaemonMetrics) -> Option<Runtime> {
+    let address = address?;
+    let runtime = Runtime::new();
+    runtime.metrics().register(|registry| registry.register_collector(Box::new(metrics)));
+    match runtime.serve(address).await {
+        Ok(address) => tracing::info!(%address, "serving metrics"),
+        Err(error) => {
+            tracing::error!(
+                reason = reason::SETTINGS,
+                "metrics cannot be served at {address}: {error}; free the port or set another one, and start the runner anew once the node is drained"
+            );
+        }
+    }
+    Some(runtime)
 }

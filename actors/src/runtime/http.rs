@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
@@ -25,12 +25,16 @@ pub(super) fn router(probes: Probes) -> Router {
         .with_state(probes)
 }
 
-async fn metrics(State(probes): State<Probes>) -> Response {
-    match probes.metrics.encode() {
-        Ok(text) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
-        }
+/// OpenMetrics for whoever says that it reads it, as Prometheus does; the older format for everybody else.
+async fn metrics(State(probes): State<Probes>, headers: HeaderMap) -> Response {
+    let accepted = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let (kind, text) = if accepted.contains("application/openmetrics-text") {
+        ("application/openmetrics-text; version=1.0.0; charset=utf-8", probes.metrics.encode())
+    } else {
+        ("text/plain; version=0.0.4; charset=utf-8", probes.metrics.encode_plain())
+    };
+    match text {
+        Ok(text) => ([(header::CONTENT_TYPE, kind)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }

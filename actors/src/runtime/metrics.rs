@@ -105,6 +105,13 @@ impl Metrics {
         Ok(text)
     }
 
+    /// Everything, as text of Prometheus's older format, for those who read no OpenMetrics.
+    pub fn encode_plain(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::prometheus_text::encode(&mut text, &self.lock())?;
+        Ok(text)
+    }
+
     pub(super) fn actor(&self, actor: &'static str) -> ActorMetrics {
         for cause in Cause::ALL {
             // The series is there with a zero before the first failure, so that its rise is seen.

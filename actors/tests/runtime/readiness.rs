@@ -124,8 +124,12 @@ fn an_actor_that_does_not_get_to_its_messages_shows_their_age() {
 }
 
 async fn get(addr: SocketAddr, path: &str) -> (u16, String) {
+    get_as(addr, path, "*/*").await
+}
+
+async fn get_as(addr: SocketAddr, path: &str, accept: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(addr).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).await.unwrap();
@@ -148,6 +152,12 @@ fn the_endpoint_tells_what_is_missing() {
         let (status, text) = get(addr, "/metrics").await;
         assert_eq!(status, 200);
         assert!(text.contains("heddle_actor_mailbox_depth{actor=\"Probe\"} 0"), "{text}");
+        assert!(text.contains("# TYPE heddle_actor_restarts_total counter"), "the older format: {text}");
+        assert!(!text.contains("# EOF") && text.contains("# TYPE heddle_build_info gauge"), "{text}");
+        // As Prometheus asks.
+        let accept = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5";
+        let (_, text) = get_as(addr, "/metrics", accept).await;
+        assert!(text.ends_with("# EOF\n") && text.contains("# TYPE heddle_build info"), "{text}");
         runtime.readiness().drain();
         assert_eq!(get(addr, "/readyz").await, (503, "not ready: shutting down\n".into()));
         probe.tell(crate::probe::attempt(|_, _| Err(heddle_core::fault::Fault::fatal("Broken", "it is broken"))));

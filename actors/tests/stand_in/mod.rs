@@ -47,6 +47,7 @@ pub fn settings(root: &Path) -> Settings {
         isolation: Isolation::None { hosts_file: root.join("run/hosts"), command_socket: root.join("run/imex.sock") },
         settings: BTreeMap::new(),
         peer_port: 0,
+        metrics: None,
         timing: Timing {
             signal_window: Duration::from_millis(300),
             stop_limit: Duration::from_millis(300),

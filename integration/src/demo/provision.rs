@@ -92,7 +92,14 @@ impl Binary {
 /// # Errors
 /// When a file cannot be written.
 pub fn provision(node: &Node, gpus: u32, major: u32, binary: &Binary) -> anyhow::Result<()> {
-    let hardware = Hardware { name: &node.name, address: node.address.into(), clique: Some(&node.clique), gpus, major };
+    let hardware = Hardware {
+        name: &node.name,
+        address: node.address.into(),
+        clique: Some(&node.clique),
+        gpus,
+        major,
+        channels: names::DEFAULT_CHANNEL_COUNT,
+    };
     provision_hardware(&node.paths, &hardware, binary)
 }
 
@@ -109,6 +116,8 @@ pub struct Hardware<'a> {
     pub gpus: u32,
     /// Major number of its IMEX channels.
     pub major: u32,
+    /// How many of them its kernel module has, with number 0.
+    pub channels: u32,
 }
 
 /// Writes all files of a node's hardware.
@@ -116,7 +125,7 @@ pub struct Hardware<'a> {
 /// # Errors
 /// When a file cannot be written.
 pub fn provision_hardware(paths: &NodePaths, hardware: &Hardware<'_>, binary: &Binary) -> anyhow::Result<()> {
-    let Hardware { name, address, clique, gpus, major } = *hardware;
+    let Hardware { name, address, clique, gpus, major, channels } = *hardware;
     let os = paths.os();
     for folder in [
         paths.plugins(),
@@ -147,7 +156,7 @@ pub fn provision_hardware(paths: &NodePaths, hardware: &Hardware<'_>, binary: &B
     )?;
     write(
         os.join("proc/driver/nvidia/params"),
-        format!("ModifyDeviceFiles: 1\nImexChannelCount: {}\nCreateImexChannel0: 0\n", names::DEFAULT_CHANNEL_COUNT),
+        format!("ModifyDeviceFiles: 1\nImexChannelCount: {channels}\nCreateImexChannel0: 0\n"),
     )?;
     write(
         os.join("proc/sys/kernel/random/boot_id"),

@@ -71,6 +71,7 @@ impl Member {
             isolation: Isolation::None { hosts_file: node.os.join("etc/hosts"), command_socket: node.socket().into() },
             settings: BTreeMap::new(),
             peer_port: node.port,
+            metrics: None,
             timing: Timing {
                 poll_peers: Duration::from_millis(50),
                 poll_ready: Duration::from_millis(50),

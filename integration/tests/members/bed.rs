@@ -449,6 +449,7 @@ fn runner_settings(os: &Path, port: u16, operator: &BTreeMap<String, String>) ->
         },
         settings: operator.clone(),
         peer_port: port,
+        metrics: None,
         timing: Timing {
             poll_starting: Duration::from_millis(30),
             poll_ready: Duration::from_millis(100),
