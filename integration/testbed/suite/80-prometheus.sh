@@ -120,11 +120,39 @@ case_alert_for_a_daemon_that_is_not_ready() {
   eventually 60 "its end" silent HeddleDaemonNotReady
 }
 
+# reborn NUMBER ARGUMENTS...: the node is of other hardware from now on.
+reborn() {
+  local node=$1 before
+  before=$(boot_of "$1")
+  shift
+  testbed power-off "$node" || true
+  testbed hardware "$node" "$@"
+  testbed power-on "$node"
+  eventually 60 "another boot of node-$node" has_booted "$node" "$before"
+  eventually 120 "node-$node in its new place" daemon_ready_since "$node"
+}
 boot_of() { cat "$state/node-$1/hardware/os/proc/sys/kernel/random/boot_id"; }
+has_booted() { [ "$(boot_of "$1")" != "$2" ]; }
 daemon_ready_since() {
   is "$(imexnode "node-$1" '{.status.bootID}')" "$(boot_of "$1")" && daemon_ready "$1" &&
     is "$(k get node "node-$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" True
 }
+as_it_was_5() { reborn 5 --clique "$clique.1" --major 4; }
+case_alert_for_channels_that_are_nearly_used() {
+  undo+=(as_it_was_5)
+  # A clique of its own, with channels 1 and 2.
+  reborn 5 --clique "$clique.2" --major 4 --channels 3
+  prometheus_up
+  silent HeddleChannelsNearlyUsed || fail "it fires before a channel is used"
+  { for n in 1 2; do compute_domain "d$n"; pod "p$n" "d$n" node-5; done; } | kn apply -f - >/dev/null
+  eventually 90 "two pods" running p1 p2
+  eventually 60 "the alert of that domain" firing HeddleChannelsNearlyUsed "\"domain\":\"$(domain_of node-5)\""
+  silent HeddleChannelsNearlyUsed "$(domain_of node-1)" || fail "it fires for the large domain"
+  kn delete pod p1 p2 --wait=false >/dev/null
+  kn delete computedomain d1 --wait=false >/dev/null
+  eventually 90 "its end" silent HeddleChannelsNearlyUsed
+}
+
 back_5() { testbed power-on 5; eventually 120 "node-5 back" daemon_ready_since 5; }
 quarantined() { value 'max(heddle_channels_quarantined)' "$1"; }
 case_alert_for_a_quarantined_channel() {
@@ -165,4 +193,16 @@ tests:
       exp_annotations: {summary: NodeLink in p fails again and again, description: Its log says why.}
 Y
   promtool test rules "$folder/test.yaml" || fail "the rule does not fire for an actor that restarts"
+}
+
+heal_4() { scenario 4; }
+case_alert_for_slow_prepares() {
+  prometheus_up
+  silent HeddlePrepareSlow || fail "it fires before anything is slow"
+  undo+=(heal_4)
+  # A daemon that takes 8 s to start, where an exclusive ComputeDomain waits for one of its own.
+  scenario 4 '{"delay_ms": {"INIT_GPU": 8000}}'
+  { compute_domain slow Domain; pod late slow node-4; } | kn apply -f - >/dev/null
+  eventually 120 "the pod that had to wait" running late
+  eventually 60 "the alert" firing HeddlePrepareSlow '"driver":"compute-domain.nvidia.com"'
 }
