@@ -40,7 +40,7 @@ check-alone:
 # Write the files that are made from code
 generate:
     mkdir -p helm/crds
-    cargo run --release --quiet -- crds > helm/crds/heddle.yaml
+    cargo run --quiet -- crds > helm/crds/heddle.yaml
 
 # Fail when a file that is made from code is not what the code makes
 generate-check: generate
@@ -48,8 +48,8 @@ generate-check: generate
 
 # The demo, judged by its JSON document
 demo-check:
-    cargo run --release --quiet -- demo --json | python3 integration/check-demo.py
-    cargo run --release --quiet -- demo --json --chaos | python3 integration/check-demo.py
+    cargo run --quiet -- demo --json | python3 integration/check-demo.py
+    cargo run --quiet -- demo --json --chaos | python3 integration/check-demo.py
 
 # What Heddle costs with the image's binary, beside the budgets: a node, or `boot`, `exclusive`, `scale` (docs/bench.md)
 bench *arguments:
@@ -96,9 +96,14 @@ image-check *arguments:
 testbed *arguments:
     integration/testbed/testbed {{ arguments }}
 
+# The end-to-end suite on a testbed of its own, with the image as it is and the fakes of the debug build
+testbed-check:
+    cargo build
+    HEDDLE_TESTBED_BINARY=target/debug/heddle HEDDLE_TESTBED_IMAGE=target/image/heddle.tar integration/testbed/testbed test
+
 # Lint the scripts
 shell-check:
     shellcheck --external-sources --source-path=SCRIPTDIR integration/testbed/testbed integration/testbed/*.sh integration/testbed/suite/*.sh
 
 # What continuous integration runs
-ci: fmt-check test clippy check-alone generate-check nvml-header-check cdi-check demo-check chart-check arm64
+ci: fmt-check shell-check test clippy check-alone generate-check nvml-header-check cdi-check demo-check chart-check arm64 image-check testbed-check
