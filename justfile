@@ -5,6 +5,9 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 arm64 := "aarch64-unknown-linux-gnu"
 qemu := "qemu-aarch64-static -L /usr/aarch64-linux-gnu"
 
+# A minute or more each: limits of the kubelet that are waited for. `just testbed test` has them.
+long_cases := "case_(k3|k11|k16|k28|k35|k45)_|a_minute_without|killed_while_pods_come"
+
 # List the recipes
 default:
     @just --list
@@ -96,10 +99,11 @@ image-check *arguments:
 testbed *arguments:
     integration/testbed/testbed {{ arguments }}
 
-# The end-to-end suite on a testbed of its own, with the image as it is and the fakes of the debug build
+# The end-to-end suite on a testbed of its own, with the image as it is and the fakes of the debug build; without the cases that wait for minutes
 testbed-check:
     cargo build
-    HEDDLE_TESTBED_BINARY=target/debug/heddle HEDDLE_TESTBED_IMAGE=target/image/heddle.tar integration/testbed/testbed test
+    HEDDLE_TESTBED_BINARY=target/debug/heddle HEDDLE_TESTBED_IMAGE=target/image/heddle.tar \
+      integration/testbed/testbed test --again --figures --without '{{ long_cases }}'
 
 # Lint the scripts
 shell-check:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The end-to-end suite: every function `case_…` of the files beside this one, each in a namespace of its own.
 #
-#   run.sh [--only PATTERN] [--repeat N] [--again] [--figures] [--list]
+#   run.sh [--only PATTERN] [--without PATTERN] [--repeat N] [--again] [--figures] [--list]
 #
 # PATTERN is a regular expression for names of files and cases. With --again a case that fails is tried once more, and if it
 # passes then, the result says so. --figures prints the figures also after a part of the suite.
@@ -9,10 +9,11 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../common.sh"
 
-only=. repeat=1 list='' again='' figures=''
+only=. without='^$' repeat=1 list='' again='' figures=''
 while (($#)); do
   case $1 in
     --only) only=$2; shift 2 ;;
+    --without) without=$2; shift 2 ;;
     --repeat) repeat=$2; shift 2 ;;
     --list) list=yes; shift ;;
     --again) again=yes; shift ;;
@@ -27,7 +28,9 @@ cases() {
   local file name
   for file in "$here"/[0-9]*.sh; do
     while read -r name; do
-      if [[ "$(basename "$file" .sh)/$name" =~ $only ]]; then echo "$file $name"; fi
+      local full
+      full=$(basename "$file" .sh)/$name
+      if [[ $full =~ $only && ! $full =~ $without ]]; then echo "$file $name"; fi
     done < <(sed -n 's/^\(case_[a-z0-9_]*\)() {.*/\1/p' "$file")
   done
 }
