@@ -38,17 +38,20 @@ case_upgrade_and_rollback_touch_no_daemon_and_no_job() {
   imports team-1 "$handle" || fail "no import before the upgrade"
   # What changes every component's pods, as a new release does.
   heddle upgrade heddle "$repository/helm" -f "$suite/../values.yaml" --set logFormat=text --wait --timeout 3m >/dev/null || fail "helm upgrade fails"
-  equal "$(comm -12 <(echo "$agents") <(pods_named agent))" "" "agents that the upgrade has left"
+  # The last of the old ones ends when the last new one is ready.
+  eventually 60 "an end of the agents of before the upgrade" all_new "$agents"
   as_before upgrade
   pod after-upgrade team node-2 | kn apply -f - >/dev/null
   eventually 120 "a pod after the upgrade" running after-upgrade
   pods=$(restarts) agents=$(pods_named agent)
   heddle rollback heddle --wait --timeout 3m >/dev/null || fail "helm rollback fails"
-  equal "$(comm -12 <(echo "$agents") <(pods_named agent))" "" "agents that the rollback has left"
+  eventually 60 "an end of the agents of before the rollback" all_new "$agents"
   as_before rollback
   pod after-rollback team node-2 | kn apply -f - >/dev/null
   eventually 120 "a pod after the rollback" running after-rollback
 }
+# all_new AGENTS: none of these is there any more.
+all_new() { is "$(comm -12 <(echo "$1") <(pods_named agent))" ""; }
 # Of the caller's variables.
 as_before() {
   equal "$(daemons)" "$before" "IMEX daemons, as process and start, after the $1"
