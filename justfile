@@ -5,8 +5,8 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 arm64 := "aarch64-unknown-linux-gnu"
 qemu := "qemu-aarch64-static -L /usr/aarch64-linux-gnu"
 
-# A minute or more each: limits of the kubelet that are waited for. `just testbed test` has them.
-long_cases := "case_(k3|k11|k16|k28|k35|k45)_|a_minute_without|killed_while_pods_come"
+# A minute or more each, most of it limits of the kubelet that are waited for. `just testbed test` has them.
+long_cases := "case_(k3|k11|k16|k28|k35|k37|k45)_|a_minute_without|killed_while_pods_come|lost_for_good|nearly_used|quarantined_channel"
 
 # List the recipes
 default:
