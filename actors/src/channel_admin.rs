@@ -7,12 +7,12 @@ use heddle_core::channels::{self, Channel, World};
 use heddle_core::fault::{Fault, plain, reason};
 use heddle_core::protocol::{self, LEASE_SECONDS, Life, Release};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, ResourceExt};
 
-use crate::cause;
+use crate::{cause, reference};
 
 /// Where kubelets renew their leases.
 const LEASES: &str = "kube-node-lease";
@@ -185,14 +185,7 @@ async fn tell(client: &Client, node: &str, released: &Released) {
         action: "Release".into(),
         secondary: None,
     };
-    let reference = ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("Node".into()),
-        name: Some(node.into()),
-        uid: Some(node.into()),
-        ..Default::default()
-    };
-    if let Err(error) = recorder.publish(&event, &reference).await {
+    if let Err(error) = recorder.publish(&event, &reference::node(node)).await {
         tracing::warn!(node, "the Event of the release could not be written: {}", cause::told(&error));
     }
 }

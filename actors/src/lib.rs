@@ -22,6 +22,7 @@ pub mod nvml;
 pub mod peer_identity;
 pub mod policies;
 pub mod preflight;
+mod reference;
 pub mod runner;
 pub mod runtime;
 pub mod runtime_guard;

@@ -80,7 +80,7 @@ impl Actor for ClaimEvents {
             Message::Refused { claim, pods, fault } => (claim, pods, fault),
             Message::Quarantined { claims } => {
                 // Rare, and said by nobody again: it does not wait for others.
-                let about = vec![node_reference(&self.node)];
+                let about = vec![crate::reference::node(&self.node)];
                 cx.spawn("event", publish(self.recorder.clone(), about, "Recover", quarantined(&claims)));
                 return Ok(());
             }
@@ -129,17 +129,6 @@ fn quarantined(claims: &[String]) -> Fault {
             claims.join(", ")
         ),
     )
-}
-
-/// As the kubelet refers to its node: Events of a node carry its name for a UID.
-fn node_reference(node: &str) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("Node".into()),
-        name: Some(node.to_owned()),
-        uid: Some(node.to_owned()),
-        ..ObjectReference::default()
-    }
 }
 
 fn reference(claim: ClaimKey) -> ObjectReference {

@@ -68,7 +68,7 @@ impl Ledger {
     }
 
     /// How many claims hold a channel; none before the checkpoints are known.
-    pub fn prepared(&self) -> Option<usize> {
+    fn prepared(&self) -> Option<usize> {
         self.restored.then(|| self.claims.values().filter(|hold| hold.entry.is_some()).count())
     }
 

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType};
 
 use super::Effects;
+use crate::reference;
 
 /// What the API takes for an Event's note.
 const LONGEST: usize = 1000;
@@ -25,15 +26,7 @@ impl Effects {
 
     /// An Event about a Node that cannot serve its clique.
     pub async fn note_node(&self, node: &str, fault: &Fault) -> Result<(), Fault> {
-        let reference = ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Node".into()),
-            name: Some(node.into()),
-            // Where kubectl looks for a node's Events.
-            uid: Some(node.into()),
-            ..Default::default()
-        };
-        self.publish(&reference, true, fault.reason.into(), fault.message.clone()).await;
+        self.publish(&reference::node(node), true, fault.reason.into(), fault.message.clone()).await;
         Ok(())
     }
 
