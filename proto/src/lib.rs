@@ -34,6 +34,12 @@ pub mod registration {
 /// Agent to runner.
 pub mod runner {
     tonic::include_proto!("heddle.runner.v1");
+
+    /// As the first release of it was, for tests of an older agent.
+    #[cfg(feature = "past")]
+    pub mod first {
+        include!(concat!(env!("OUT_DIR"), "/past/heddle.runner.v1.rs"));
+    }
 }
 
 /// Entries of `PluginInfo.supported_versions`, most preferred first.

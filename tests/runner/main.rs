@@ -4,5 +4,6 @@ mod clock;
 mod entry;
 mod faults;
 mod host;
+mod past;
 mod rig;
 mod view;
