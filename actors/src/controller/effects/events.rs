@@ -1,14 +1,40 @@
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+
 use heddle_core::controller::{Cd, Note};
 use heddle_core::fault::Fault;
 use heddle_core::names;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::runtime::events::{Event, EventType};
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
 use super::Effects;
 use crate::reference;
 
 /// What the API takes for an Event's note.
 const LONGEST: usize = 1000;
+/// Before each Event a recorder looks through all that it has written in the last six minutes. ComputeDomains that come and
+/// go by the thousand have one of these between them and not all the others.
+const RECORDERS: usize = 256;
+
+/// Recorders of Events, each for some of the objects.
+#[derive(Clone)]
+pub(super) struct Recorders(Rc<[Recorder]>);
+
+impl Recorders {
+    pub(super) fn new(client: &Client) -> Self {
+        let reporter = Reporter { controller: names::CONTROLLER.into(), instance: std::env::var("POD_NAME").ok() };
+        Self((0..RECORDERS).map(|_| Recorder::new(client.clone(), reporter.clone())).collect())
+    }
+
+    /// The one that counts repetitions about this object.
+    fn of(&self, object: &ObjectReference) -> &Recorder {
+        let mut hasher = DefaultHasher::new();
+        (&object.kind, &object.namespace, &object.name).hash(&mut hasher);
+        #[allow(clippy::cast_possible_truncation)]
+        &self.0[hasher.finish() as usize % self.0.len()]
+    }
+}
 
 impl Effects {
     /// An Event about a ComputeDomain. Repetitions are counted on the first one.
@@ -39,7 +65,7 @@ impl Effects {
             action: "Reconcile".into(),
             secondary: None,
         };
-        if let Err(error) = self.recorder.publish(&event, reference).await {
+        if let Err(error) = self.recorders.of(reference).publish(&event, reference).await {
             tracing::warn!(object = reference.name, reason = event.reason, "an Event could not be written: {error}");
         }
     }

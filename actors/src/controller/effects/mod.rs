@@ -12,9 +12,9 @@ use heddle_core::api::{IMEXDomain, IMEXNode};
 use heddle_core::controller::Write;
 use heddle_core::names;
 use kube::api::{Api, DynamicObject, PatchParams, PostParams};
-use kube::runtime::events::{Recorder, Reporter};
 use kube::{Client, Resource};
 
+use self::events::Recorders;
 use super::metrics::{ControllerMetrics, Outcome};
 use super::watches::{Shared, Watched, compute_domain_resource};
 use crate::lease::NotLeading;
@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 pub struct Effects {
     client: Client,
     view: Shared,
-    recorder: Recorder,
+    recorders: Recorders,
     metrics: ControllerMetrics,
 }
 
@@ -42,9 +42,8 @@ struct Dropped;
 impl Effects {
     /// Effects of one incarnation.
     pub fn new(client: Client, view: Shared, metrics: ControllerMetrics) -> Self {
-        let reporter = Reporter { controller: names::CONTROLLER.into(), instance: std::env::var("POD_NAME").ok() };
-        let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, view, recorder, metrics }
+        let recorders = Recorders::new(&client);
+        Self { client, view, recorders, metrics }
     }
 
     /// Makes one write; whether its decision is through. A conflict is: the object that was changed under it is in the
