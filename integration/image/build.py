@@ -102,6 +102,10 @@ def layer(folder, places, epoch):
                 entry.type, entry.mode = tarfile.DIRTYPE, 0o755
                 tar.addfile(entry)
                 continue
+            if (folder / place).is_symlink():
+                entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(folder / place)
+                tar.addfile(entry)
+                continue
             content = (folder / place).read_bytes()
             entry.size, entry.mode = len(content), stat.S_IMODE((folder / place).stat().st_mode)
             tar.addfile(entry, io.BytesIO(content))

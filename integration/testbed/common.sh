@@ -30,6 +30,12 @@ wait_for() {
   done
 }
 
+# Of the Kubernetes that is up, as administrator.
+kubectl() { "${programs:=$(cat "$state/programs")}/kubectl" --kubeconfig "$state/admin.kubeconfig" "$@"; }
+helm() { KUBECONFIG=$state/admin.kubeconfig "${programs:=$(cat "$state/programs")}/helm" "$@"; }
+# The numbers of its nodes.
+nodes() { seq "$(cat "$state/nodes")"; }
+
 node_address() { echo "$network.$((10 + $1))"; }
 
 cgroup_v2() { [ -e /sys/fs/cgroup/cgroup.controllers ]; }

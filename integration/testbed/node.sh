@@ -20,8 +20,8 @@ echo 1 >/proc/sys/net/ipv4/ip_forward
 
 # What a node has for itself: its disk is laid over this machine's, /run begins empty with each boot.
 for place in etc opt var/lib var/log; do
-  mkdir -p "$folder/disk/$place" "$folder/work/$place"
-  mount -t overlay overlay -o "lowerdir=/$place,upperdir=$folder/disk/$place,workdir=$folder/work/$place" "/$place"
+  mkdir -p "$folder/disk/$place" "$folder/scratch/$place"
+  mount -t overlay overlay -o "lowerdir=/$place,upperdir=$folder/disk/$place,workdir=$folder/scratch/$place" "/$place"
 done
 mkdir -p /var/lib/{kubelet,containerd} /etc/cdi /etc/cni/net.d
 # containerd lays container over container, and the kernel takes no overlay for the upper one.

@@ -70,14 +70,13 @@ case_k35_a_pod_made_without_the_driver_runs_when_it_is_there() {
   channel_of a >/dev/null
 }
 waits_for_driver() { events_of "$1" | grep -e 'compute-domain.nvidia.com is not registered' -e 'cannot allocate all claims'; }
-is_pending() { is "$(phase "$1")" Pending; }
 
 case_k36_pods_wait_for_a_driver_that_was_removed_and_the_check_warns_before() {
   local said
   domain green
   pod a green node-1 | run_pods a
   # What the hook before `helm uninstall` runs.
-  if said=$(KUBECONFIG=$state/admin.kubeconfig "$state/heddle/heddle" uninstall-check 2>&1); then fail "the check has passed: $said"; fi
+  if said=$(heddle uninstall-check 2>&1); then fail "the check has passed: $said"; fi
   contains "$said" "$ns/green" "the check's words"
   contains "$said" "$ns/$(kn get resourceclaims -o 'jsonpath={.items[0].metadata.name}')" "the check's words"
   no_agent 1
@@ -164,7 +163,7 @@ case_k41_an_update_that_is_never_ready_is_taken_back_and_the_old_agent_serves_on
 }
 two_agents() {
   local node
-  for node in $(seq "$(cat "$state/nodes")"); do
+  for node in $(nodes); do
     if [ "$(agents "$node" | wc -l)" = 2 ]; then echo "$node"; return; fi
   done
   return 1

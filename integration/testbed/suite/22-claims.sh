@@ -5,9 +5,9 @@
 hang_daemon() {
   local old
   undo+=("daemon_goes_on $1")
-  testbed in "$1" sh -c 'mkdir -p /run/hardware/os/imex && cd /run/hardware/os/imex && echo "{\"hang_in\": \"INIT_GPU\"}" >new && mv new scenario.json'
+  scenario "$1" '{"hang_in": "INIT_GPU"}'
   old=$(daemon_of "$1")
-  signal "$1" "${old%% *}" KILL
+  end_daemon "$1"
   eventually 60 "another daemon on node $1, that is not READY" hangs "$1" "$old"
 }
 hangs() {
@@ -15,11 +15,10 @@ hangs() {
   now=$(daemon_of "$1")
   [ -n "$now" ] && [ "$now" != "$2" ] && ! daemon_ready "$1"
 }
+# One that is READY has nothing to go on from, as where the case has let it.
 daemon_goes_on() {
-  local hung
-  testbed in "$1" rm -f /run/hardware/os/imex/scenario.json
-  hung=$(daemon_of "$1")
-  [ -z "$hung" ] || signal "$1" "${hung%% *}" KILL
+  scenario "$1"
+  daemon_ready "$1" || end_daemon "$1"
   eventually 90 "a daemon on node $1 that is READY" daemon_ready "$1"
 }
 
@@ -66,24 +65,23 @@ case_k16_a_claim_is_answered_from_its_checkpoint_while_another_drivers_fails() {
   with_gpu a green | kn apply -f - >/dev/null
   eventually 30 "a on its node" scheduled a
   # A GPU that is cut up by MIG is refused at once. The scheduler has not known.
-  undo+=("mig 1 false")
-  mig 1 true
+  undo+=("mig 1 False")
+  mig 1 True
+  eventually 120 "the agent knows" offers_no_gpu 1
   start_kubelet 1
   eventually 120 "the GPU's refusal in the pod's events" event_says a 'NodePrepareResources failed.*MIG'
   # In which order the kubelet asks the drivers is chance.
   eventually 240 "a call for the channel" calls_are_at_least 1 prepare 1 'done'
   equal "$(phase a)" Pending "phase of a"
-  mig 1 false
+  mig 1 False
   eventually 180 "a running" running a
   calls_are_at_least 1 prepare 2 'done'
   claim=$(claim_of a channel)
   equal "$(grep -h "\"verb\":\"get\"" "$state/logs/audit.log" | grep "serviceaccount:heddle:heddle-agent\"" | grep -c "\"namespace\":\"$ns\",\"name\":\"$claim\"")" 1 "readings of the channel's claim by the agent"
 }
-mig() {
-  local place=$state/node-$1/hardware/nvml.json
-  sed "s/\"mig\": [a-z]*/\"mig\": $2/" "$place" >"$place.new"
-  testbed in "$1" mv /run/hardware/nvml.json.new /run/hardware/nvml.json
-}
+# Whole GPUs are what is offered, and with MIG there is none.
+offers_no_gpu() { is "$(k get resourceslices --field-selector "spec.nodeName=node-$1" -o "jsonpath={.items[?(@.spec.driver=='gpu.nvidia.com')].spec.devices[*].name}")" ''; }
+mig() { nvml "$1" "for g in s['gpus']: g['mig'] = $2"; }
 # with_gpu NAME DOMAIN: as pod, on node-1, with a GPU beside the channel.
 with_gpu() {
   cat <<Y
@@ -146,7 +144,6 @@ case_k23_a_pod_that_is_forced_on_a_node_without_an_allocated_claim_never_runs() 
   equal "$(calls 1 prepare)" "$before" "calls of Prepare"
   has_nothing_prepared 1
 }
-is_pending() { is "$(phase "$1")" Pending; }
 
 case_k24_each_container_has_the_devices_of_its_own_claims() {
   domain green

@@ -127,7 +127,7 @@ case_a_minute_without_the_api_server_is_survived() {
 }
 nodes_are_ready() {
   local node
-  for node in $(seq "$(cat "$state/nodes")"); do node_is_ready "$node" || return 1; done
+  for node in $(nodes); do node_is_ready "$node" || return 1; done
 }
 
 # Those who watched from an older version than etcd has are told so, and list anew.

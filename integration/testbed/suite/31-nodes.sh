@@ -1,7 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154,SC2016
 # Nodes are lost, and are not all of one clique. Reboots are in 23-devices.sh.
 
-heddle() { KUBECONFIG=$state/admin.kubeconfig "$state/heddle/heddle" "$@"; }
 lists() { heddle channel list "${@:2}" | grep -e "$1"; }
 lists_not() { ! lists "$@"; }
 
@@ -33,12 +32,6 @@ case_a_node_lost_for_good_holds_up_no_deletion_and_its_channel_can_be_released()
   pod e blue node-5 | run_pods e
   equal "$(channel_of e)" "$(channel_of d)" "channel of e"
 }
-node_again() {
-  if is_off "$1"; then power_on "$1"; fi
-  eventually 240 "the agent of node $1" agent_serves "$1"
-  eventually 120 "the daemon of node $1" daemon_ready "$1"
-}
-
 cliques_again() {
   testbed hardware 3 --clique "$clique.1" --major 4
   testbed hardware 5 --clique "$clique.1" --major 4

@@ -13,7 +13,7 @@ entered() {
 }
 nobody_has_entered() {
   local node
-  for node in $(seq "$(cat "$state/nodes")"); do is "$(entered "node-$node")" 0 || { echo "node-$node"; return 1; }; done
+  for node in $(nodes); do is "$(entered "node-$node")" 0 || { echo "node-$node"; return 1; }; done
 }
 
 # workload KIND NAME NUMBER COMMAND: a Job or Deployment of pods with the channel of ComputeDomain `team`.
@@ -66,18 +66,11 @@ case_several_pods_of_one_domain_on_one_node() {
   eventually 60 "node-1 has left" nobody_has_entered
 }
 
-# shared_claim DOMAIN: a claim by hand of what the domain's template says, as docs/how-it-works.md has it.
-shared_claim() {
-  kn get resourceclaimtemplate "$1-channel" -o json |
-    jq '{apiVersion: "resource.k8s.io/v1", kind: "ResourceClaim", metadata: (.spec.metadata + {name: "shared"}), spec: .spec.spec}'
-}
-on_the_shared_claim() { pod "$1" team | sed 's/resourceClaimTemplateName: .*}/resourceClaimName: shared}/'; }
-
 case_two_pods_on_one_claim() {
   compute_domain team Domain | kn apply -f - >/dev/null
-  eventually 30 "the template" kn get resourceclaimtemplate team-channel
-  shared_claim team | kn apply -f - >/dev/null
-  { on_the_shared_claim first; on_the_shared_claim second; } | kn apply -f - >/dev/null
+  eventually 30 "the template" has_template team
+  shared_claim shared team | kn apply -f - >/dev/null
+  { pod_on_claim first shared; pod_on_claim second shared; } | kn apply -f - >/dev/null
   eventually 90 "two pods on one claim of an exclusive ComputeDomain" running first second
   equal "$(node_of first)" "$(node_of second)" "node of the pods of one claim"
   equal "$(seen first)" "$(seen second)" "channel of the pods of one claim"
@@ -86,7 +79,7 @@ case_two_pods_on_one_claim() {
   eventually 60 "the end of first" absent pod first
   always 3 "second has its channel" seen second
   # One that comes later to a claim that is prepared.
-  on_the_shared_claim third | kn apply -f - >/dev/null
+  pod_on_claim third shared | kn apply -f - >/dev/null
   eventually 60 "a third pod on the claim" running third
   equal "$(seen third)" "$(seen second)" "channel of the third pod"
   kn delete pod second third --wait=false >/dev/null
@@ -191,13 +184,12 @@ case_domain_is_deleted_first() {
   imports two "$handle" || fail "two cannot import any more"
   # Nothing new begins.
   pod late team node-3 | kn apply -f - >/dev/null
-  always 3 "a late pod waits" late_waits
+  always 3 "a late pod waits" is_pending late
   kn delete pod one two late --wait=false >/dev/null
   eventually 60 "the end of the ComputeDomain" absent computedomain team
   absent resourceclaimtemplate team-channel || fail "the template is left"
 }
 waits_for_pods() { condition team Ready message | grep -e one -e two -e claim; }
-late_waits() { is "$(phase late)" Pending; }
 
 case_pods_are_deleted_first() {
   { compute_domain team; pod one team node-1; pod two team node-2; } | kn apply -f - >/dev/null

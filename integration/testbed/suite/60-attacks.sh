@@ -21,12 +21,7 @@ spec:
         parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: ComputeDomainChannelConfig, domainID: "$2", allocationMode: Single, computeDomain: ${4:-theirs}}
 Y
 }
-# on_claim POD CLAIM [NODE]
-on_claim() { pod "$1" - "${3:-node-1}" | sed "s/resourceClaimTemplateName: .*}/resourceClaimName: $2}/"; }
 uid_of() { k -n "${2:-$ns}" get computedomain "$1" -o 'jsonpath={.metadata.uid}'; }
-said_of() { kn get events --field-selector "involvedObject.name=$1" -o 'jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}'; }
-refused_for() { said_of "$1" | grep -e "$2"; }
-is_pending() { is "$(phase "$1")" Pending; }
 entries_of() { k get imexnodes -o json | jq -r '.items[].status.channels // {} | keys[]' | grep -cFx "$1" || true; }
 
 # Another team's namespace, with a ComputeDomain that runs, and an exclusive one without pods.
@@ -47,17 +42,17 @@ case_claims_that_name_another_team_s_domain() {
   own=$(uid_of mine)
   {
     # Theirs, by its UID and name. One's own name with their UID. A UID of nobody, and no UID at all.
-    forged_claim stolen "$uid"; on_claim stolen stolen
-    forged_claim mixed "$uid" "$uid" mine; on_claim mixed mixed
-    forged_claim guessed 11111111-2222-4333-8444-555555555555; on_claim guessed guessed
-    forged_claim malformed ../../../etc/passwd none; on_claim malformed malformed node-2
+    forged_claim stolen "$uid"; pod_on_claim stolen stolen node-1
+    forged_claim mixed "$uid" "$uid" mine; pod_on_claim mixed mixed node-1
+    forged_claim guessed 11111111-2222-4333-8444-555555555555; pod_on_claim guessed guessed node-1
+    forged_claim malformed ../../../etc/passwd none; pod_on_claim malformed malformed node-2
     # One's own, with the label of their exclusive one, by which a controller moves nodes.
-    forged_claim labelled "$own" "$vault" mine; on_claim labelled labelled node-3
+    forged_claim labelled "$own" "$vault" mine; pod_on_claim labelled labelled node-3
   } | kn apply -f - >/dev/null
-  eventually 60 "refusal of a claim on another team's ComputeDomain" refused_for stolen 'NamespaceMismatch\|ComputeDomainGone'
-  eventually 60 "refusal of one's own name with another team's UID" refused_for mixed 'InvalidConfig\|ComputeDomainGone\|NamespaceMismatch'
-  eventually 60 "refusal of a UID that nobody has" refused_for guessed ComputeDomainGone
-  eventually 60 "refusal of what is no UID" refused_for malformed InvalidConfig
+  eventually 60 "refusal of a claim on another team's ComputeDomain" event_says stolen 'NamespaceMismatch\|ComputeDomainGone'
+  eventually 60 "refusal of one's own name with another team's UID" event_says mixed 'InvalidConfig\|ComputeDomainGone\|NamespaceMismatch'
+  eventually 60 "refusal of a UID that nobody has" event_says guessed ComputeDomainGone
+  eventually 60 "refusal of what is no UID" event_says malformed InvalidConfig
   eventually 60 "the pod whose claim is its own" running labelled
   local pod
   for pod in stolen mixed guessed malformed; do always 2 "$pod does not run" is_pending "$pod"; done
@@ -78,8 +73,8 @@ case_a_template_of_another_namespace_is_nobody_s() {
   k -n "$theirs" get resourceclaimtemplate theirs-channel -o json |
     jq '{apiVersion, kind, metadata: {name: "copy-channel", labels: .metadata.labels}, spec}' | kn apply -f - >/dev/null
   pod copied copy node-1 | kn apply -f - >/dev/null
-  eventually 30 "what is said of a template that is not here" refused_for named 'not found'
-  eventually 60 "refusal of the copy" refused_for copied 'NamespaceMismatch\|ComputeDomainGone'
+  eventually 30 "what is said of a template that is not here" event_says named 'not found'
+  eventually 60 "refusal of the copy" event_says copied 'NamespaceMismatch\|ComputeDomainGone'
   always 3 "copied does not run" is_pending copied
   equal "$(entries_of "$(uid_of theirs "$theirs")")" 1 "nodes with the other team's channel"
   # A template with their label in the way of theirs holds up nobody.
@@ -92,7 +87,7 @@ case_a_pod_without_a_claim_sees_no_channel_and_can_open_none() {
   another_team
   local number
   number=$(channel_by_api theirs "$theirs")
-  pod without - node-1 | sed '/resources:/d; /resourceClaims:/,$d' | kn apply -f - >/dev/null
+  pod_without_claim without node-1 | kn apply -f - >/dev/null
   eventually 30 "the pod without a claim" running without
   kn exec without -- sh -c '! ls /dev/nvidia-caps-imex-channels' 2>/dev/null || fail "a pod without a claim sees channels"
   contains "$(kn exec without -- sh -c "major=\$(sed -n 's/ nvidia-caps-imex-channels//p' /run/hardware/os/proc/devices)
@@ -165,15 +160,19 @@ spec:
 Y
 }
 answer() { k get csr "$1" -o 'jsonpath={range .status.conditions[*]}{.type} {.reason}{end}'; }
-answered() { answer "$1" | grep "$2"; }
+answered() {
+  local answer
+  answer=$(answer "$1")
+  echo "$answer"
+  grep -q "$2" <<<"$answer"
+}
 delete_requests() { k delete csr heddle-peer-node-1-forged heddle-peer-node-1-good made-by-hand --ignore-not-found; }
 
 case_certificates_of_peers_are_for_members_alone() {
   undo+=(delete_requests)
   local name
   as_agent node-1
-  name=$(k get csr -o json | jq -r '[.items[] | select(.metadata.name | startswith("heddle-peer-node-1-"))][0].spec.request' | base64 -d |
-    openssl req -noout -subject | sed 's/.*CN *= *//')
+  name=$(k get imexnode node-1 -o 'jsonpath={.spec.domain}').peer.imex.heddle.dev
   # What it may: a certificate of the domain that it is a member of.
   request heddle-peer-node-1-good "$name" | stolen create -f - >/dev/null
   eventually 30 "a certificate of its own domain" answered heddle-peer-node-1-good 'Approved PeerIdentity'

@@ -23,7 +23,7 @@ case_a_stranger_on_the_network_is_no_peer() {
   before=$(connected node-1) daemon=$(daemon_of 1)
   [ "$before" -ge 1 ] || fail "node-1 has no peers at all"
   # A pod without a certificate: in plain words, and as root in its own image.
-  pod stranger - node-2 | sed '/resources:/d; /resourceClaims:/,$d' | kn apply -f - >/dev/null
+  pod_without_claim stranger node-2 | kn apply -f - >/dev/null
   eventually 30 "the stranger" running stranger
   said=$(kn exec stranger -- sh -c "printf 'hello\n\n' | nc -w 5 $(node_address 1) 50000" | tr -d '\0' | head -c 200 || true)
   # What answers is TLS's alert record, or nothing: in no case a word of the protocol.

@@ -98,14 +98,6 @@ case_every_component_s_metrics_are_clean_and_there() {
 }
 nothing_fires() { is "$(asked /api/v1/alerts | jq -r '.data.alerts[] | select(.state == "firing") | .labels.alertname')" ""; }
 
-# scenario NUMBER JSON: what goes wrong in the node's daemon from its next start; without JSON nothing.
-scenario() {
-  local file=$state/node-$1/hardware/os/imex/scenario.json
-  mkdir -p "$(dirname "$file")"
-  if [ -n "${2:-}" ]; then echo "$2" >"$file.new" && mv "$file.new" "$file"; else rm -f "$file"; fi
-}
-end_daemon() { testbed in "$1" kill -KILL "$(daemon_of "$1" | cut -d' ' -f1)"; }
-
 heal_5() { scenario 5; end_daemon 5; eventually 60 "the daemon of node-5" daemon_ready 5; }
 case_alert_for_a_daemon_that_is_not_ready() {
   prometheus_up
@@ -120,22 +112,10 @@ case_alert_for_a_daemon_that_is_not_ready() {
   eventually 60 "its end" silent HeddleDaemonNotReady
 }
 
-# reborn NUMBER ARGUMENTS...: the node is of other hardware from now on.
+# reborn NODE HARDWARE…: it is of that from now on.
 reborn() {
-  local node=$1 before
-  before=$(boot_of "$1")
-  shift
-  testbed power-off "$node" || true
-  testbed hardware "$node" "$@"
-  testbed power-on "$node"
-  eventually 60 "another boot of node-$node" has_booted "$node" "$before"
-  eventually 120 "node-$node in its new place" daemon_ready_since "$node"
-}
-boot_of() { cat "$state/node-$1/hardware/os/proc/sys/kernel/random/boot_id"; }
-has_booted() { [ "$(boot_of "$1")" != "$2" ]; }
-daemon_ready_since() {
-  is "$(imexnode "node-$1" '{.status.bootID}')" "$(boot_of "$1")" && daemon_ready "$1" &&
-    is "$(k get node "node-$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" True
+  reboot "$@"
+  node_again "$1"
 }
 as_it_was_5() { reborn 5 --clique "$clique.1" --major 4; }
 case_alert_for_channels_that_are_nearly_used() {
@@ -153,21 +133,20 @@ case_alert_for_channels_that_are_nearly_used() {
   eventually 90 "its end" silent HeddleChannelsNearlyUsed
 }
 
-back_5() { testbed power-on 5; eventually 120 "node-5 back" daemon_ready_since 5; }
 quarantined() { value 'max(heddle_channels_quarantined)' "$1"; }
 case_alert_for_a_quarantined_channel() {
   prometheus_up
   { compute_domain team; pod one team node-5; } | kn apply -f - >/dev/null
   eventually 60 "a pod on node-5" running one
-  undo+=(back_5)
-  testbed power-off 5
+  undo+=("node_again 5")
+  power_off 5
   k delete node node-5 --wait=false >/dev/null
   kn delete pod one --force --grace-period=0 >/dev/null 2>&1
   kn delete computedomain team --wait=false >/dev/null
   eventually 90 "the end of the ComputeDomain, whose node is lost" absent computedomain team
   eventually 60 "one channel in quarantine" quarantined 1
   eventually 60 "the alert" firing HeddleChannelsQuarantined
-  testbed power-on 5
+  node_again 5
   eventually 150 "an end of the quarantine" quarantined 0
   eventually 60 "the alert's end" silent HeddleChannelsQuarantined
 }

@@ -4,17 +4,16 @@
 crd=computedomains.resource.nvidia.com
 foreign=$repository/core/tests/samples/crd/foreign.json
 
-heddle() { helm -n heddle "$@"; }
+release() { helm -n heddle "$@"; }
 # What a case has taken away comes back; what is there already is left alone.
 installed() {
-  if ! heddle status heddle 2>/dev/null | grep -q 'STATUS: deployed' || ! k -n heddle get daemonset heddle-agent >/dev/null 2>&1; then
+  if ! release status heddle 2>/dev/null | grep -q 'STATUS: deployed' || ! k -n heddle get daemonset heddle-agent >/dev/null 2>&1; then
     testbed install --set crds.takeOver=true
   fi
 }
-daemons() { local node; for node in $(seq "$(cat "$state/nodes")"); do echo "node-$node $(daemon_of "$node")"; done; }
+daemons() { local node; for node in $(nodes); do echo "node-$node $(daemon_of "$node")"; done; }
 restarts() { kn get pods -o 'jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount}{"\n"}{end}'; }
 pods_named() { k -n heddle get pods -l "app.kubernetes.io/component=$1" -o name | sort; }
-agents_are() { is "$(k -n heddle get daemonset heddle-agent -o 'jsonpath={.status.updatedNumberScheduled}/{.status.numberReady}')" "$1/$1"; }
 no_heddle() { is "$(k -n heddle get pods -o name)" ""; }
 
 # two_pods NAME: of one ComputeDomain on two nodes; they run.
@@ -24,11 +23,11 @@ two_pods() {
 }
 
 case_helm_test_passes() {
-  heddle test heddle --timeout 2m >/dev/null || fail "helm test fails"
+  release test heddle --timeout 2m >/dev/null || fail "helm test fails"
   eventually 60 "the end of the test's ComputeDomain" absent computedomain heddle-test heddle
 }
 
-undo_upgrade() { heddle upgrade heddle "$repository/helm" -f "$suite/../values.yaml" --wait --timeout 3m; }
+undo_upgrade() { release upgrade heddle "$repository/helm" -f "$suite/../values.yaml" --wait --timeout 3m; }
 case_upgrade_and_rollback_touch_no_daemon_and_no_job() {
   local before agents handle pods
   undo+=(undo_upgrade)
@@ -37,14 +36,14 @@ case_upgrade_and_rollback_touch_no_daemon_and_no_job() {
   handle=$(export_of team-0)
   imports team-1 "$handle" || fail "no import before the upgrade"
   # What changes every component's pods, as a new release does.
-  heddle upgrade heddle "$repository/helm" -f "$suite/../values.yaml" --set logFormat=text --wait --timeout 3m >/dev/null || fail "helm upgrade fails"
+  release upgrade heddle "$repository/helm" -f "$suite/../values.yaml" --set logFormat=text --wait --timeout 3m >/dev/null || fail "helm upgrade fails"
   # The last of the old ones ends when the last new one is ready.
   eventually 60 "an end of the agents of before the upgrade" all_new "$agents"
   as_before upgrade
   pod after-upgrade team node-2 | kn apply -f - >/dev/null
   eventually 120 "a pod after the upgrade" running after-upgrade
   pods=$(restarts) agents=$(pods_named agent)
-  heddle rollback heddle --wait --timeout 3m >/dev/null || fail "helm rollback fails"
+  release rollback heddle --wait --timeout 3m >/dev/null || fail "helm rollback fails"
   eventually 60 "an end of the agents of before the rollback" all_new "$agents"
   as_before rollback
   pod after-rollback team node-2 | kn apply -f - >/dev/null
@@ -64,11 +63,11 @@ case_uninstall_is_refused_while_a_domain_lives() {
   undo+=(installed)
   two_pods team
   before=$(daemons)
-  if said=$(heddle uninstall heddle --timeout 2m 2>&1); then fail "uninstalled over a ComputeDomain that lives"; fi
+  if said=$(release uninstall heddle --timeout 2m 2>&1); then fail "uninstalled over a ComputeDomain that lives"; fi
   contains "$(k -n heddle logs job/heddle-uninstall)" "$ns/team" "what the job says is in use"
   # Helm itself takes it for half gone from here on, whatever the reason; docs/install.md says how that is undone.
-  heddle rollback heddle "$(heddle history heddle -o json | jq '.[-1].revision')" --wait --timeout 3m >/dev/null || fail "the release cannot be had back: $said"
-  heddle status heddle | grep -q 'STATUS: deployed' || fail "the release is not as before: $said"
+  release rollback heddle "$(release history heddle -o json | jq '.[-1].revision')" --wait --timeout 3m >/dev/null || fail "the release cannot be had back: $said"
+  release status heddle | grep -q 'STATUS: deployed' || fail "the release is not as before: $said"
   equal "$(daemons)" "$before" "IMEX daemons"
   pod third team node-2 | kn apply -f - >/dev/null
   eventually 60 "a further pod" running third
@@ -78,7 +77,7 @@ nothing_in_use() { is "$(k get computedomains -A -o name)$(k get resourceclaims 
 # uninstalled: takes the release away, once nothing is in use, and waits for its pods' end.
 uninstalled() {
   eventually 90 "an end of what is in use" nothing_in_use
-  heddle uninstall heddle --wait --timeout 3m >/dev/null || fail "uninstall is refused with nothing in use: $(k -n heddle logs job/heddle-uninstall 2>&1)"
+  release uninstall heddle --wait --timeout 3m >/dev/null || fail "uninstall is refused with nothing in use: $(k -n heddle logs job/heddle-uninstall 2>&1)"
   eventually 60 "the end of Heddle's pods" no_heddle
 }
 

@@ -29,7 +29,7 @@ processes() {
       esac
     done' | awk '{print $1, $2, $3 + $4}'
 }
-all_processes() { local node; for node in $(seq "$(cat "$state/nodes")"); do processes "$node" | sed "s/^/$node /"; done; }
+all_processes() { local node; for node in $(nodes); do processes "$node" | sed "s/^/$node /"; done; }
 
 measure() {
   compute_domain team | kn apply -f - >/dev/null
@@ -46,7 +46,7 @@ measure() {
   from=$(wc -l <"$audit") began=$(date +%s%3N)
   for ((n = 1; n <= pods_measured; n++)); do
     for name in "with-$n" "without-$n"; do
-      pod "$name" team node-1 | if [[ $name = without-* ]]; then sed '/resources:/d; /resourceClaims:/,$d'; else cat; fi | kn apply -f - >/dev/null
+      if [[ $name = without-* ]]; then pod_without_claim "$name" node-1; else pod "$name" team node-1; fi | kn apply -f - >/dev/null
       eventually 60 "$name" running "$name"
       kn delete pod "$name" --grace-period=1 --wait=false >/dev/null
       eventually 60 "the end of $name" gone "$name"

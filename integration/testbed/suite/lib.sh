@@ -11,9 +11,9 @@ namespaces=() undo=()
 
 . "$suite/node.sh"
 
-k() { "$programs/kubectl" --kubeconfig "$state/admin.kubeconfig" "$@"; }
+k() { kubectl "$@"; }
 kn() { k -n "$ns" "$@"; }
-helm() { KUBECONFIG=$state/admin.kubeconfig "$programs/helm" "$@"; }
+heddle() { KUBECONFIG=$state/admin.kubeconfig "$state/heddle/heddle" "$@"; }
 testbed() { "$suite/../testbed" "$@"; }
 fail() { say "$*"; exit 1; }
 
@@ -90,7 +90,13 @@ spec:
 Y
 }
 
+# pod_without_claim NAME [NODE]
+pod_without_claim() { pod "$1" - "${2:-}" | sed '/resources:/d; /resourceClaims:/,$d'; }
+# pod_on_claim NAME CLAIM [NODE]: as pod, with a claim that is there.
+pod_on_claim() { pod "$1" - "${3:-}" | sed "s/resourceClaimTemplateName: .*}/resourceClaimName: $2}/"; }
+
 phase() { kn get pod "$1" -o 'jsonpath={.status.phase}'; }
+is_pending() { is "$(phase "$1")" Pending; }
 running() { local pod; for pod in "$@"; do is "$(phase "$pod")" Running || { echo "$pod"; return 1; }; done; }
 # all_running NAMESPACE NUMBER
 all_running() {
@@ -117,9 +123,11 @@ export_of() {
   file=$(mktemp -p "$state/suite")
   # The program holds it until its input ends.
   k -n "${2:-$ns}" exec "$1" -- sh -c 'sleep 400 | cuda export' >"$file" 2>"$file.err" &
-  eventually 15 "memory that $1 exports: $(cat "$file.err")" test -s "$file"
+  eventually 15 "memory that $1 exports" exported "$file"
   head -1 "$file"
 }
+
+exported() { [ -s "$1" ] || { cat "$1.err"; return 1; }; }
 
 # imports POD HANDLE [NAMESPACE]: whether the pod can import the memory.
 imports() { k -n "${3:-$ns}" exec "$1" -- cuda import "$2"; }
@@ -147,7 +155,7 @@ daemon_of() {
 daemon_ready() { is "$(imexnode "node-$1" '{.status.daemon.state}')" READY; }
 all_ready() {
   local node
-  for node in $(seq "$(cat "$state/nodes")"); do daemon_ready "$node" || { echo "node-$node"; return 1; }; done
+  for node in $(nodes); do daemon_ready "$node" || { echo "node-$node"; return 1; }; done
 }
 
 # No channel of a ComputeDomain of these namespaces is left anywhere.

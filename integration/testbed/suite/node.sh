@@ -25,7 +25,7 @@ agent_serves() {
 }
 all_agents_serve() {
   local node
-  for node in $(seq "$(cat "$state/nodes")"); do agent_serves "$node" || { echo "node $node"; return 1; }; done
+  for node in $(nodes); do agent_serves "$node" || { echo "node $node"; return 1; }; done
 }
 restarts_of_agent() { k -n heddle get pod "$(agent_on "node-$1")" -o 'jsonpath={.status.containerStatuses[0].restartCount}'; }
 
@@ -117,7 +117,6 @@ counted() {
 }
 # calls NODE prepare|unprepare [done|failed]: of the kubelet to the driver of channels, since the agent's start.
 calls() { counted "$1" "^heddle_claim_seconds_count.*driver=\"compute-domain.nvidia.com\",call=\"$2\",outcome=\"${3:-}"; }
-calls_are() { is "$(calls "$1" "$2" "${4:-}")" "$3"; }
 calls_are_at_least() { (($(calls "$1" "$2" "${4:-}") >= $3)); }
 
 # cdi_files NODE: the claims' CDI files; checkpoints NODE: of channels.
@@ -148,11 +147,9 @@ meta = template.get("metadata", {}) | {"name": sys.argv[1]}
 json.dump({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta, "spec": template["spec"]}, sys.stdout)' "$1"
 }
 has_template() { kn get resourceclaimtemplate "$1-channel"; }
-# pod_on_claim NAME CLAIM [NODE]: as pod, with a claim that is there.
-pod_on_claim() { pod "$1" unused "${3:-}" | sed "s/resourceClaimTemplateName: unused-channel/resourceClaimName: $2/"; }
 
-# events_of POD [REASON]: their messages.
-events_of() { kn get events --field-selector "involvedObject.name=$1${2:+,reason=$2}" -o 'jsonpath={range .items[*]}{.message}{"\n"}{end}'; }
+# events_of POD: what is said of it, each with its reason.
+events_of() { kn get events --field-selector "involvedObject.name=$1" -o 'jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}'; }
 event_says() { events_of "$1" | grep -e "$2"; }
 failed_prepares() { kn get events --field-selector reason=FailedPrepareDynamicResources -o 'jsonpath={range .items[*]}{.involvedObject.name} {.count}: {.message}{"\n"}{end}'; }
 scheduled() { [ -n "$(node_of "$1")" ]; }
@@ -183,6 +180,29 @@ still_holds() {
   ! kn exec "$1" -- cat /held | grep -v -e '^held$' -e '^imported$' || fail "$1 has lost its memory"
 }
 
+# scenario NODE [JSON]: what goes wrong in the node's daemon from its next start; without JSON nothing.
+scenario() {
+  local file=$state/node-$1/hardware/os/imex/scenario.json
+  mkdir -p "$(dirname "$file")"
+  if [ -n "${2:-}" ]; then echo "$2" >"$file.new" && mv "$file.new" "$file"; else rm -f "$file"; fi
+}
+# end_daemon NODE: the runner starts it again.
+end_daemon() {
+  local daemon
+  daemon=$(daemon_of "$1")
+  [ -z "$daemon" ] || signal "$1" "${daemon%% *}" KILL
+}
+# nvml NODE PYTHON: changes what the fake NVML says; s is the scenario.
+nvml() {
+  python3 -c '
+import json, os, sys
+place = sys.argv[1]
+s = json.load(open(place))
+exec(sys.argv[2])
+json.dump(s, open(place + ".new", "w"))
+os.rename(place + ".new", place)' "$state/node-$1/hardware/nvml.json" "$2"
+}
+
 # reboot NODE HARDWARE…: off, and on with that hardware; until its pods of Heddle's are there again.
 reboot() {
   testbed hardware "$@"
@@ -200,6 +220,14 @@ power_on() {
   eventually 300 "the node" node_is_ready "$1"
   eventually 240 "the agent of node $1" agent_serves "$1"
 }
+# node_again NODE: if it is off; until all of it is as before.
+node_again() {
+  if is_off "$1"; then power_on "$1"; fi
+  eventually 240 "the agent of node $1" agent_serves "$1"
+  eventually 120 "the daemon of node $1, of this boot" daemon_of_this_boot "$1"
+}
+boot_of() { cat "$state/node-$1/hardware/os/proc/sys/kernel/random/boot_id"; }
+daemon_of_this_boot() { is "$(imexnode "node-$1" '{.status.bootID}')" "$(boot_of "$1")" && daemon_ready "$1"; }
 node_is_ready() { is "$(k get node "node-$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" True; }
 started_at() { kn get pod "$1" -o 'jsonpath={.status.containerStatuses[0].state.running.startedAt}'; }
 started_after() {
