@@ -1,26 +1,27 @@
+//! The life of a daemon. What it is asked, and how its answers are told, is in `asking`; what the agent wants, in `orders`.
+
+mod asking;
+mod orders;
+
 use std::io;
 use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, SystemTime};
 
 use heddle_core::fault::Fault;
-use heddle_core::imex::{DaemonState, DomainConfig, Identity, LINKS_CONTRACT, OwnRow, Verdict, shown_name, verdict};
+use heddle_core::imex::{DaemonState, DomainConfig, LINKS_CONTRACT, OwnRow};
 use heddle_proto::runner::State;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tonic::Status;
 
 use super::child::{Daemon, Record};
-use super::ctl::{self, Ctl};
+use super::ctl;
 use super::door::Door;
 use super::enter::Join;
 use super::files::Files;
 use super::peers::{self, Peers};
-use super::service::{Order, Wish};
+use super::service::Order;
 use super::signal::Signal;
 use super::{Isolation, Settings, Timing, foreign};
-
-/// How often a log is read between two questions: what it tells is asked about before the next one is due.
-const LOG_READS: u32 = 16;
 
 /// Revision of the contract that this runner speaks.
 const CONTRACT: u32 = LINKS_CONTRACT;
@@ -396,113 +397,6 @@ impl Keeper {
         self.down(why);
     }
 
-    async fn obey(&mut self, order: Order) {
-        let Order { wish, no_claims_prepared, done } = order;
-        // That no claim is prepared was the word of somebody who has gone: another may have granted one since.
-        if done.is_closed() {
-            return tracing::info!("an order is dropped, its agent has gone");
-        }
-        let result = match wish {
-            Wish::Serve(config, identity) => self.apply(config, identity, no_claims_prepared).await,
-            Wish::Renew(domain, identity) => self.renew(&domain, &identity),
-            Wish::Stop => self.stop(no_claims_prepared).await,
-        };
-        // Whoever asked may have gone away.
-        let _ = done.send(result.map(|()| self.state.borrow().clone()));
-    }
-
-    async fn apply(
-        &mut self,
-        given: DomainConfig,
-        identity: Option<Identity>,
-        no_claims_prepared: bool,
-    ) -> Result<(), Status> {
-        let given = match &identity {
-            Some(identity) => self.files.with_identity(given, identity),
-            None => given,
-        };
-        self.files.daemon_settings(&given).map_err(|fault| Status::invalid_argument(fault.message))?;
-        let listens_at = self.daemon.as_ref().and(self.listens_at);
-        match verdict(self.config.as_ref(), &given, listens_at, no_claims_prepared) {
-            Verdict::Nothing => self.show(identity.as_ref()).map_err(internal)?,
-            Verdict::Refuse(why) => return Err(Status::failed_precondition(why)),
-            Verdict::Hosts => {
-                self.show(identity.as_ref()).map_err(internal)?;
-                self.files.remember(Some(&given)).and_then(|()| self.files.write_hosts(&given)).map_err(internal)?;
-                self.config = Some(given);
-                self.signal.want(Instant::now());
-            }
-            Verdict::Start | Verdict::Restart => {
-                self.files.remember(Some(&given)).map_err(internal)?;
-                tracing::info!(domain = given.domain, "the IMEX domain to serve is a new one");
-                self.config = Some(given);
-                // Not under a daemon that runs: it would show the new domain's to the peers of the old.
-                self.end_daemon().await;
-                self.files.write_identity(identity.as_ref()).map_err(internal)?;
-                self.failures = 0;
-                self.start_at = None;
-                self.start();
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets the daemon show this identity, of the name that it was started with.
-    fn show(&mut self, identity: Option<&Identity>) -> Result<(), Fault> {
-        let Some(identity) = identity else { return Ok(()) };
-        if self.files.identity_note().is_some_and(|note| note.hash == identity.hash()) {
-            return Ok(());
-        }
-        self.files.write_identity(Some(identity))?;
-        tracing::info!(name = identity.name, "nvidia-imex gets another certificate");
-        self.signal.want(Instant::now());
-        self.publish_identity();
-        Ok(())
-    }
-
-    fn renew(&mut self, domain: &str, identity: &Identity) -> Result<(), Status> {
-        let Some(config) = self.config.as_ref().filter(|config| config.domain == domain) else {
-            return Err(Status::failed_precondition(format!("the daemon does not serve IMEX domain {domain}")));
-        };
-        if shown_name(&config.settings) != Some(identity.name.as_str()) {
-            let text = format!("the daemon was not started with the name {}; that takes a restart", identity.name);
-            return Err(Status::failed_precondition(text));
-        }
-        self.show(Some(identity)).map_err(internal)
-    }
-
-    fn publish_identity(&self) {
-        let name = self.config.as_ref().and_then(|config| shown_name(&config.settings)).unwrap_or_default().to_owned();
-        let note = self.files.identity_note().filter(|_| !name.is_empty()).unwrap_or_default();
-        self.publish(|state| {
-            state.identity = name;
-            state.identity_sha256 = note.hash;
-            state.identity_not_after_unix = note.not_after;
-        });
-    }
-
-    async fn stop(&mut self, no_claims_prepared: bool) -> Result<(), Status> {
-        let Some(config) = &self.config else { return Ok(()) };
-        if !no_claims_prepared {
-            return Err(Status::failed_precondition(format!(
-                "the daemon of domain {} is not ended: the agent has not said that no claim is prepared",
-                config.domain
-            )));
-        }
-        self.files.remember(None).map_err(internal)?;
-        self.config = None;
-        self.start_at = None;
-        self.end_daemon().await;
-        self.files.write_identity(None).map_err(internal)?;
-        self.publish_identity();
-        self.publish(|state| {
-            state.domain.clear();
-            state.node_map_sha256.clear();
-            state.message = "the node serves no IMEX domain".into();
-        });
-        Ok(())
-    }
-
     async fn end_daemon(&mut self) {
         (self.ask_at, self.log_at, self.peers) = (None, None, Peers::new());
         let Some(daemon) = self.daemon.take() else { return };
@@ -521,122 +415,6 @@ impl Keeper {
         });
     }
 
-    fn ctl(&self) -> Option<Ctl> {
-        self.daemon.as_ref().map(|daemon| Ctl { settings: self.settings.clone(), daemon: daemon.id() })
-    }
-
-    fn ask(&mut self) {
-        if let Some(ctl) = self.ctl() {
-            let (answers, start) = (self.answers.clone(), self.starts());
-            tokio::spawn(async move { answers.send((start, Answer::State(ctl.state().await))).await });
-        }
-    }
-
-    fn ask_about_peers(&mut self) {
-        let clues = self.daemon.as_ref().map(|daemon| daemon.log.clues.clone()).unwrap_or_default();
-        let (Some(index), Some(ctl)) = (clues.index, self.ctl()) else {
-            return self.peers.postpone(Instant::now(), &self.settings.timing);
-        };
-        self.peers.ask(Instant::now(), clues.events);
-        let (answers, start) = (self.answers.clone(), self.starts());
-        tokio::spawn(async move { answers.send((start, Answer::Row(ctl.own_row(index).await))).await });
-    }
-
-    fn hear(&mut self, start: u32, answer: Answer) {
-        // An answer about a daemon that has ended meanwhile says nothing of the one that runs.
-        if self.daemon.is_none() || start != self.starts() {
-            return;
-        }
-        let now = Instant::now();
-        match answer {
-            Answer::State(answer) => {
-                self.hear_state(answer);
-                let ready = self.is_ready();
-                self.ask_at = Some(now + self.pause(ready));
-                if ready {
-                    self.peers.ready(now);
-                }
-            }
-            Answer::Row(row) => {
-                let Some(config) = self.config.clone() else { return };
-                let before = self.state.borrow().clone();
-                let mut state = before.clone();
-                let pause = self.peers.show(&mut state, row, &config, &self.settings.timing, unix_ms());
-                let news = state != before;
-                self.publish(|known| *known = state);
-                let events = self.daemon.as_ref().map_or(0, |daemon| daemon.log.clues.events);
-                self.peers.answered(now, pause, news, events, &self.settings.timing);
-            }
-        }
-    }
-
-    /// One that takes long, such as one that waits for its last life's importers, tells of its next state in its log.
-    fn pause(&self, ready: bool) -> Duration {
-        let timing = self.timing();
-        match &self.daemon {
-            _ if ready => timing.poll_ready,
-            Some(daemon) if daemon.started.elapsed() > timing.poll_starting * 100 => timing.poll_starting * 5,
-            _ => timing.poll_starting,
-        }
-    }
-
-    fn read_log(&mut self) {
-        let pause = self.pause(self.is_ready()) / LOG_READS;
-        self.log_at = Some(Instant::now() + pause);
-        if self.daemon.as_mut().is_some_and(|daemon| daemon.log.read()) {
-            self.read_clues();
-        }
-    }
-
-    fn is_ready(&self) -> bool {
-        DaemonState::parse(&self.state.borrow().daemon_state) == DaemonState::Ready
-    }
-
-    fn hear_state(&mut self, answer: Result<DaemonState, String>) {
-        // Until it has answered once, silence is a daemon that is still starting; afterwards it is one that hangs.
-        let answered = DaemonState::parse(&self.state.borrow().daemon_state) != DaemonState::Initializing;
-        match answer {
-            Ok(state) => {
-                let message = match state {
-                    DaemonState::Ready => String::new(),
-                    _ => format!("nvidia-imex says {state}"),
-                };
-                self.publish(|known| {
-                    known.daemon_state = state.to_string();
-                    known.message = message;
-                });
-            }
-            Err(why) if !answered => {
-                let lived = self.daemon.as_ref().map(|daemon| daemon.started.elapsed()).unwrap_or_default();
-                if lived > self.timing().answer_limit {
-                    self.publish(|known| {
-                        known.message = format!("nvidia-imex has been started and has not answered yet: {why}");
-                    });
-                }
-            }
-            Err(why) => self.publish(|known| {
-                known.daemon_state = DaemonState::Unavailable.to_string();
-                known.message = format!("nvidia-imex runs and does not answer: {why}");
-            }),
-        }
-    }
-
-    /// A line in the log often is a change of state: ask soon, but not once for every line.
-    fn read_clues(&mut self) {
-        let Some(daemon) = &self.daemon else { return };
-        let (index, events) = (daemon.log.clues.index, daemon.log.clues.events);
-        self.peers.hear(events, &self.settings.timing);
-        if self.state.borrow().daemon_index != index {
-            self.publish(|state| state.daemon_index = index);
-            self.record();
-        }
-        if !self.is_ready()
-            && let Some(at) = &mut self.ask_at
-        {
-            *at = (*at).min(Instant::now() + Duration::from_millis(10));
-        }
-    }
-
     fn publish(&self, change: impl FnOnce(&mut State)) {
         self.state.send_if_modified(|state| {
             let before = state.clone();
@@ -647,10 +425,6 @@ impl Keeper {
             *state != before
         });
     }
-}
-
-fn internal(fault: Fault) -> Status {
-    Status::internal(fault.message)
 }
 
 /// The pause before the next start, doubling with every failure in a row.
