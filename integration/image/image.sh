@@ -10,19 +10,20 @@ if [[ "${2:-}" == --arch && "${3:-all}" != all ]]; then
 fi
 
 declare -A targets=([amd64]=x86_64-unknown-linux-gnu [arm64]=aarch64-unknown-linux-gnu)
-native="$(rustc -vV | sed -n 's/^host: //p')"
-binaries=()
+binaries=() wanted=()
 for architecture in $architectures; do
   target="${targets[$architecture]}"
-  if [[ "$target" == "$native" ]]; then
-    cargo build --profile dist --no-default-features -p heddle
-    binaries+=(--binary "$architecture=target/dist/heddle")
-  else
-    linker="CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$target")_LINKER"
-    env "$linker=${target/unknown-/}-gcc" cargo build --profile dist --no-default-features -p heddle --target "$target"
-    binaries+=(--binary "$architecture=target/$target/dist/heddle")
+  wanted+=(--target "$target")
+  binaries+=(--binary "$architecture=target/$target/dist/heddle")
+done
+# Both at once: the last step of each, which takes minutes, keeps one core busy.
+linkers=()
+for target in "${targets[@]}"; do
+  if [ "$target" != "$(rustc --print host-tuple)" ]; then
+    linkers+=("CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$target")_LINKER=${target/unknown-/}-gcc")
   fi
 done
+env "${linkers[@]}" cargo build --profile dist --no-default-features -p heddle "${wanted[@]}"
 
 case "$what" in
   build) python3 integration/image/build.py --out target/image "${binaries[@]}" ;;
