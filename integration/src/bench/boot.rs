@@ -11,7 +11,7 @@ use super::{Shared, since};
 
 /// The daemon honours one SIGUSR1 in this time, so a new member may take as long to be known to all.
 const SIGNAL_WINDOW: Duration = Duration::from_secs(5);
-/// What Heddle may add to what the daemons take by themselves.
+/// What Heddle may add to what a daemon takes by itself, from its start to READY.
 const ADDED: f64 = 200.0;
 /// A runner asks its daemon about peers twice a minute, and what it hears is reported. Nothing else is left to be said
 /// after this long without a write.
@@ -42,7 +42,7 @@ pub async fn measure(shared: &Shared, amounts: Amounts, figures: &mut Figures) -
     booted.and(rested)?;
 
     let mut rack = Rack::start(shared, amounts.nodes).await?;
-    let joined = join(&mut rack, nodes - 1, figures).await;
+    let joined = join(shared, &mut rack, nodes - 1, figures).await;
     rack.stop().await;
     joined
 }
@@ -59,7 +59,7 @@ async fn boot(shared: &Shared, rack: &mut Rack, nodes: usize, figures: &mut Figu
     figures.plain("nodes up to all daemons READY", millis(ready - began), "ms");
     figures.plain("nodes up to all connected with all", millis(all - began), "ms");
     figures.plain("the same daemons alone, configured beforehand", millis(alone), "ms");
-    figures.at_most("what Heddle adds", millis((all - began).saturating_sub(alone)), "ms", ADDED);
+    figures.plain("more than they alone, on the same cores", millis((all - began).saturating_sub(alone)), "ms");
     figures.plain("CPU of the API server in that time", millis(rack.api.cpu()?.saturating_sub(used)), "ms");
     let answers = Distribution::new(seen.iter().map(|seen| seen.answers - began).collect());
     steps(rack, place, began, figures);
@@ -134,7 +134,8 @@ async fn idle(rack: &Rack, seconds: u32, figures: &mut Figures) -> anyhow::Resul
 }
 
 /// One node is switched on where all others are connected and at rest.
-async fn join(rack: &mut Rack, others: usize, figures: &mut Figures) -> anyhow::Result<()> {
+async fn join(shared: &Shared, rack: &mut Rack, others: usize, figures: &mut Figures) -> anyhow::Result<()> {
+    let alone = alone(shared, &rack.folder(), 1).await?;
     rack.power_on(others)?;
     connected(&rack.daemons(), || rack.check()).await?;
     // Every daemon may be signalled again.
@@ -151,12 +152,29 @@ async fn join(rack: &mut Rack, others: usize, figures: &mut Figures) -> anyhow::
     figures.at_most("node up to all connected with it", millis(all - began), "ms", millis(SIGNAL_WINDOW));
     steps(rack, place, began, figures);
     rack.quiet_for(TOLD).await?;
+    started(rack, place, others, alone, figures);
     figures.plain("IMEXDomain writes", rack.journal.by_name(place, "IMEXDomain").values().sum::<u64>() as f64, "");
     let mut nodes = rack.journal.by_name(place, "IMEXNode");
     let own = nodes.remove(&rack.nodes[others].name).unwrap_or_default();
     figures.plain("writes of its own IMEXNode", own as f64, "");
     figures.plain("writes of the others' IMEXNodes", nodes.values().sum::<u64>() as f64, "");
     Ok(())
+}
+
+/// From the moment at which a node has all that its daemon needs until its agent has reported it as READY: its root is
+/// made, it is started, asked, believed, and told of.
+fn started(rack: &Rack, place: usize, node: usize, alone: Duration, figures: &mut Figures) {
+    let name = &rack.nodes[node].name;
+    let at = |wanted: fn(&Entry) -> bool| rack.journal.first(place, "IMEXNode", wanted).get(name).copied();
+    let assigned = at(|entry| entry.field("/spec/domain").is_some());
+    // Where peers are not authenticated there is none.
+    let certified = at(|entry| entry.field("/status/certificates").is_some());
+    let ready = at(|entry| entry.field("/status/daemon/state").is_some_and(|state| state == "READY"));
+    let (Some(begun), Some(ready)) = (certified.max(assigned), ready) else { return };
+    let took = ready.saturating_duration_since(begun);
+    figures.plain("daemon's start to READY in its IMEXNode", millis(took), "ms");
+    figures.plain("one daemon alone, start to READY", millis(alone), "ms");
+    figures.at_most("what Heddle adds to a daemon's start", millis(took.saturating_sub(alone)), "ms", ADDED);
 }
 
 fn last(seen: &[Seen], at: impl Fn(&Seen) -> Instant) -> Instant {
