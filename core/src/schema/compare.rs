@@ -1,4 +1,4 @@
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// How closely two schemas are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +53,14 @@ impl Comparison {
             match field(theirs, name) {
                 Some(theirs) => self.walk(property, theirs, &at),
                 None if !keeps_all(theirs) => self.found.push(format!("{at} is missing")),
-                None => self.default(property, &Value::Null, &at),
+                // What is kept unseen is not checked either.
+                None => self.walk(property, &anything(), &at),
             }
         }
         if ours["additionalProperties"].is_object() {
             match &theirs["additionalProperties"] {
                 map @ Value::Object(_) => self.walk(&ours["additionalProperties"], map, &join(path, "*")),
-                _ if keeps_all(theirs) => {}
+                _ if keeps_all(theirs) => self.walk(&ours["additionalProperties"], &anything(), &join(path, "*")),
                 _ => self.found.push(format!("{} is missing", join(path, "*"))),
             }
         }
@@ -110,8 +111,14 @@ impl Comparison {
         }
     }
 
-    /// A field that we do not know is one that we never write.
+    /// A field that we do not know is one that we never write. An object without its spec is one that nobody can read.
     fn demands(&mut self, ours: &Value, theirs: &Value, path: &str) {
+        let names = |schema: &Value| schema["required"].as_array().cloned().unwrap_or_default();
+        let known = names(theirs);
+        for name in names(ours).iter().filter(|name| path.is_empty() && !known.contains(name)).filter_map(Value::as_str)
+        {
+            self.found.push(format!("{} is not required", join(path, name)));
+        }
         for name in theirs["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             let envelope = path.is_empty() && ["apiVersion", "kind", "metadata"].contains(&name);
             if ours["properties"].get(name).is_none() && !ours["additionalProperties"].is_object() && !envelope {
@@ -128,6 +135,11 @@ fn field<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
 /// Fields that the schema does not name are not dropped.
 fn keeps_all(schema: &Value) -> bool {
     schema["x-kubernetes-preserve-unknown-fields"] == true || schema["additionalProperties"] == true
+}
+
+/// The schema of what is kept without a look at it.
+fn anything() -> Value {
+    json!({"x-kubernetes-preserve-unknown-fields": true})
 }
 
 fn text<'a>(value: &'a Value, name: &str) -> &'a str {

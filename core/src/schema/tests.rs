@@ -134,6 +134,21 @@ fn what_is_kept_without_being_named_is_kept() {
 }
 
 #[test]
+fn a_schema_that_says_nothing_does_not_fit() {
+    for crd in 0..3 {
+        let served = changed(crd, |schema| {
+            *schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        });
+        let missing = fits(&own(crd), &served).unwrap_err();
+        assert!(missing.contains(&"spec is not required".to_owned()), "{missing:?}");
+    }
+    let served = changed(0, |schema| *schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
+    let missing = fits(&own(0), &served).unwrap_err();
+    assert!(missing.iter().any(|found| found.contains("oldSelf")), "{missing:?}");
+    assert!(missing.iter().any(|found| found.starts_with("spec.isolationMode does not default")), "{missing:?}");
+}
+
+#[test]
 fn more_than_ours_is_no_harm() {
     let served = changed(0, |schema| {
         let spec = &mut schema["properties"]["spec"];
