@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use heddle_core::api::{ComputeDomain, IMEXDomain, IMEXNode, NodeChannel};
 use heddle_core::channels::{self, Channel, World};
 use heddle_core::fault::{Fault, plain, reason};
+use heddle_core::names;
 use heddle_core::protocol::{self, LEASE_SECONDS, Life, Release};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -76,6 +77,10 @@ pub struct Released {
 pub async fn release(client: &Client, wanted: &Wanted) -> Result<Released, Fault> {
     let nodes = Api::<IMEXNode>::all(client.clone());
     let what = format!("IMEXNode {}", wanted.node);
+    if !names::is_object_name(&wanted.node) {
+        let text = format!("{:?} is no name of a node; `heddle channel list` has them", wanted.node);
+        return Err(Fault::permanent(reason::NOTHING_TO_RELEASE, text));
+    }
     let Some(node) = nodes.get_opt(&wanted.node).await.map_err(api(&what))? else {
         let text = format!("there is no {what}: nothing is in quarantine for it");
         return Err(Fault::permanent(reason::NOTHING_TO_RELEASE, text));

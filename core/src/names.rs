@@ -75,3 +75,33 @@ pub const POLICIES: [&str; 5] = [
     "heddle-agent-resourceclaims",
     "heddle-agent-resourceslices",
 ];
+
+/// Whether objects may have the name: a DNS subdomain (RFC 1123), which is itself in the path of a request. What tenants or
+/// objects say is asked for only if it is one.
+pub fn is_object_name(name: &str) -> bool {
+    let alphanumeric = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let label = |label: &str| {
+        let bytes = label.as_bytes();
+        bytes.iter().all(|c| alphanumeric(*c) || *c == b'-')
+            && bytes.first().copied().is_some_and(alphanumeric)
+            && bytes.last().copied().is_some_and(alphanumeric)
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_is_a_name() {
+        for name in ["a", "green-2.a", "team-1", &"a".repeat(253)] {
+            assert!(is_object_name(name), "{name}");
+        }
+        for bad in
+            ["", ".", "..", "../x", "a/b", "a?b", "A", "a%2fb", "a b", "a\n", "-a", "a-", "a..b", "ä", &"a".repeat(254)]
+        {
+            assert!(!is_object_name(bad), "{bad:?}");
+        }
+    }
+}

@@ -43,7 +43,7 @@ pub(crate) async fn compute_domain(
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let shown = format!("of UID {} in namespace {namespace}", config.domain_id);
     let found = match &config.compute_domain {
-        Some(name) if is_name(name) => within(api.get_opt(name)).await,
+        Some(name) if names::is_object_name(name) => within(api.get_opt(name)).await,
         Some(_) => Ok(None),
         // A template of the existing driver has the UID only. A namespace has few ComputeDomains.
         None => within(api.list(&ListParams::default())).await.map(|list| {
@@ -144,23 +144,4 @@ pub(super) async fn within<T>(request: impl Future<Output = kube::Result<T>>) ->
 pub(super) fn unavailable(kind: &str, name: &dyn std::fmt::Display, why: &Why) -> Fault {
     let text: String = why.text.chars().take(300).collect();
     Fault::retryable(reason::API_UNAVAILABLE, format!("the API server could not be asked for {kind} {name}: {text}"))
-}
-
-/// A config is written by tenants; its name becomes part of a request's path.
-fn is_name(name: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
-    (1..=253).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('.')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_path_is_a_name() {
-        assert!(is_name("green-2.a"));
-        for bad in ["", ".", "..", "../x", "a/b", "a?b", "A", "a%2fb", "a b"] {
-            assert!(!is_name(bad), "{bad}");
-        }
-    }
 }

@@ -97,7 +97,7 @@ pub(super) fn asks_all(template: &ResourceClaimTemplate) -> bool {
 /// touched either.
 pub fn step(view: &View, cd: &Cd, spec: &ComputeDomainSpec) -> TemplateStep {
     let template_name = &spec.channel.resource_claim_template.name;
-    if !is_subdomain(template_name) {
+    if !names::is_object_name(template_name) {
         let text = format!(
             "spec.channel.resourceClaimTemplate.name {template_name:.80?} cannot be the name of an object: lower case letters, \
              digits, '-' and '.' only, at most 253; delete the ComputeDomain and create it anew"
@@ -176,18 +176,6 @@ fn foreign(view: &View, cd: &Cd, key: &super::TemplateKey, owner: Option<&str>) 
             }
         },
     }
-}
-
-/// A DNS subdomain, as names of objects are (RFC 1123).
-fn is_subdomain(name: &str) -> bool {
-    let alphanumeric = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let label = |label: &str| {
-        let bytes = label.as_bytes();
-        bytes.iter().all(|c| alphanumeric(*c) || *c == b'-')
-            && bytes.first().copied().is_some_and(alphanumeric)
-            && bytes.last().copied().is_some_and(alphanumeric)
-    };
-    name.len() <= 253 && name.split('.').all(label)
 }
 
 fn labels(metadata: &Option<ObjectMeta>) -> Option<&BTreeMap<String, String>> {

@@ -78,6 +78,8 @@ async fn nothing_but_one_new_channel_may_change() {
         ("of the next epoch", also(json!({"channels": {RED: {"state": "Draining"}}}))),
         ("of the next epoch", also(json!({"channels": {RED: {"epoch": 2}}}))),
         ("of the next epoch", also(json!({"epoch": 4}))),
+        ("as namespace/name", also(json!({"channels": {RED: {"computeDomain": "a b/c d"}}}))),
+        ("as namespace/name", also(json!({"channels": {RED: {"computeDomain": ""}}}))),
         ("no other ComputeDomain has", red(2, 2)),
         ("from 1 up", red(0, 0)),
         ("lastChannel is the number", also(json!({"lastChannel": 2}))),

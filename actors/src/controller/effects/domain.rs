@@ -92,8 +92,8 @@ impl Effects {
     async fn gone(&self, asked: &[ComputeDomainRef]) -> kube::Result<BTreeSet<String>> {
         let mut gone = BTreeSet::new();
         for cd in asked {
-            let alive = if cd.name.is_empty() {
-                // An entry that was restored from the nodes has no name to ask for.
+            let alive = if !(names::is_object_name(&cd.namespace) && names::is_object_name(&cd.name)) {
+                // An entry that was restored from the nodes has no name to ask for, and one that somebody wrote may have anything.
                 let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &compute_domain_resource());
                 let all = api.list(&ListParams::default()).await?;
                 all.items.iter().any(|found| found.metadata.uid.as_deref() == Some(&cd.uid))
