@@ -1,6 +1,6 @@
 use super::health;
 use super::lifecycle::Phase;
-use super::status::Facts;
+use super::status::{Facts, Use};
 use super::write::Note;
 use crate::api::{ChannelEntry, ChannelState, IMEXDomain, IsolationMode};
 use crate::condition::{Condition, Draft, draft, enumerate};
@@ -88,6 +88,11 @@ fn channel_assigned(facts: &Facts<'_>) -> Draft {
     let had = before.any(|known| known.status == "True" || known.reason == reason::CHANNEL_RECLAIMED);
     if (had || facts.taken_back) && facts.cd.alive() && !facts.nodes.iter().any(|used| used.entered) {
         return reclaimed();
+    }
+    let fabric = |used: &&Use<'_>| used.node.and_then(|node| node.status.as_ref()?.clique.as_ref()).is_some();
+    if facts.nodes.iter().filter(fabric).any(|used| used.entered) {
+        let text = "its nodes use a channel that the IMEX domain's map has lost; the controller restores it from them if nobody else has it";
+        return draft(CHANNEL_ASSIGNED, "False", reason::CHANNEL_PENDING, text);
     }
     if !facts.nodes.is_empty() && facts.nodes.iter().all(|used| used.entered) {
         return draft(

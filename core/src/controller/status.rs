@@ -93,7 +93,8 @@ impl<'a> Facts<'a> {
         let lost = mode == IsolationMode::Domain && !cd.exclusive();
         let unservable = mode == IsolationMode::Domain && view.only_hosts_run_daemons();
         let quarantined = channels.iter().filter_map(|(domain, _)| quarantine::of(view, domain, cd.uid())).collect();
-        let clashes = channels.iter().flat_map(|(domain, entry)| clashes(view, domain, cd.uid(), entry)).collect();
+        let clashes = channels.iter().flat_map(|(domain, entry)| clashes(view, domain, cd.uid(), entry));
+        let clashes = clashes.chain(dispossessed(view, cd.uid())).collect();
         let (cluster, taken_back) = (view.node_count(), view.taken_back(cd.uid()));
         Self {
             cd,
@@ -290,10 +291,29 @@ fn clashes<'a>(
                     entry.channel
                 );
             }
-            let gone = if view.cd(uid).is_none() { ", which is gone" } else { "" };
-            format!("node {node} uses its channel {number} for the ComputeDomain of UID {uid}{gone}")
+            format!("node {node} uses its channel {number} for {}", named(view, uid))
         })
     })
+}
+
+/// The nodes that use a number for the ComputeDomain which its domain's map has lost, and given to another.
+fn dispossessed<'a>(view: &'a View, cd_uid: &'a str) -> impl Iterator<Item = String> + 'a {
+    view.nodes_with(cd_uid).filter_map(move |node| {
+        let listed = node.status.as_ref()?.channels.get(cd_uid)?;
+        let map = &view.domain(&listed.domain)?.status.as_ref()?.channels;
+        let mut others = map.iter().filter(|(uid, entry)| *uid != cd_uid && entry.channel == listed.channel);
+        let (other, _) = others.next().filter(|_| !map.contains_key(cd_uid))?;
+        let (node, number, domain) = (name(node), listed.channel, &listed.domain);
+        Some(format!("node {node} uses channel {number} for it, which domain {domain} gives to {}", named(view, other)))
+    })
+}
+
+/// A ComputeDomain as people know it, as far as it can be known.
+fn named(view: &View, uid: &str) -> String {
+    match view.cd(uid) {
+        Some(cd) => format!("ComputeDomain {}", cd.full_name()),
+        None => format!("the ComputeDomain of UID {uid}, which is gone"),
+    }
 }
 
 fn status(facts: &Facts<'_>, conditions: Vec<Condition>) -> ComputeDomainStatus {

@@ -278,6 +278,31 @@ fn a_number_that_another_uses_or_a_node_of_another_number_is_a_clash() {
 }
 
 #[test]
+fn a_number_that_the_map_has_lost_and_given_to_another_is_told_to_the_one_that_had_it() {
+    let mut view = at_work(2);
+    let domain = view.domains_with(&uid("green")).next().unwrap().clone();
+    let changed = |view: &mut View, uid_of_entry: Option<&str>| {
+        let mut domain = domain.clone();
+        let map = &mut domain.status.as_mut().unwrap().channels;
+        let entry = map.remove(&uid("green")).unwrap();
+        map.extend(uid_of_entry.map(|uid| (uid.to_owned(), entry)));
+        domain.metadata.resource_version = None;
+        view.put_domain(domain);
+    };
+    changed(&mut view, None);
+    let assigned = |view: &View| said(&status(view).0, CHANNEL_ASSIGNED).2.to_owned();
+    assert!(assigned(&view).contains("map has lost"), "{}", assigned(&view));
+    view.dirty = Dirty::default();
+    changed(&mut view, Some("uid-other"));
+    assert!(view.dirty.cds.contains(&uid("green")));
+    let (told, _) = status(&view);
+    let (state, why, text) = said(&told, ISOLATED);
+    assert_eq!((state, why), ("False", reason::CHANNEL_CLASH));
+    assert!(text.contains("node n0 uses channel 7 for it, which domain shared-"), "{text}");
+    assert!(text.contains("gives to the ComputeDomain of UID uid-other"), "{text}");
+}
+
+#[test]
 fn more_nodes_than_the_cluster_has_is_told_until_it_has_them() {
     let mut view = at_work(2);
     let mut green = view.cd(&uid("green")).unwrap().clone();

@@ -49,7 +49,7 @@ pub fn allocate(
         .chain(1..behind.min(channel_count))
         .find(|number| !used.contains(number))
         .ok_or_else(|| no_free(domain))?;
-    let epoch = status.epoch + 1;
+    let epoch = status.epoch.saturating_add(1);
     let mut status = IMEXDomainStatus { epoch, last_channel: channel, ..status };
     let compute_domain = format!("{}/{}", cd.namespace, cd.name);
     status

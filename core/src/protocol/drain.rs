@@ -19,7 +19,7 @@ pub(super) fn turn(
     to: ChannelState,
 ) -> Option<IMEXDomainStatus> {
     let mut status = domain.status.clone()?;
-    let epoch = status.epoch + 1;
+    let epoch = status.epoch.saturating_add(1);
     let mut changed = false;
     for (_, entry) in status.channels.iter_mut().filter(|(uid, entry)| entry.state == from && uids.contains(*uid)) {
         entry.state = to;

@@ -1,6 +1,7 @@
 use super::{marks, name};
 use crate::api::{
-    ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXNode, IMEXNodeStatus, IsolationMode, NodeChannel,
+    ChannelEntry, ChannelState, ComputeDomainRef, DomainKind, IMEXDomain, IMEXNode, IMEXNodeStatus, IsolationMode,
+    NodeChannel,
 };
 use crate::fault::{Fault, reason};
 
@@ -70,11 +71,28 @@ pub fn enter(node: &IMEXNode, domain: &IMEXDomain, cd: &ComputeDomainRef, mode: 
                 listed.channel
             ),
         )),
-        (None, None) => Enter::NeedsChannel,
+        (None, None) => match forgotten(node, domain) {
+            Some((uid, channel)) => Enter::Wait(Fault::retryable(
+                reason::CHANNEL_CLASH,
+                format!(
+                    "node {node_name} uses channel {channel} for the ComputeDomain of UID {uid}, which domain {domain_name} no longer lists: nobody gets a number before the controller has restored it"
+                ),
+            )),
+            None => Enter::NeedsChannel,
+        },
         (None, Some(entry)) if entry.state == ChannelState::Draining => Enter::Wait(Fault::retryable(
             reason::CHANNEL_DRAINING,
             format!("channel {} of {who} is being drained in domain {domain_name}", entry.channel),
         )),
+        (None, Some(entry)) if let Some(other) = holder(node, domain, &cd.uid, entry.channel) => {
+            Enter::Refuse(Fault::permanent(
+                reason::CHANNEL_CLASH,
+                format!(
+                    "{who} and {other} both have channel {} in domain {domain_name}: no new claim of either gets it; make one of the two ComputeDomains anew",
+                    entry.channel
+                ),
+            ))
+        }
         (None, Some(entry)) => match beyond(node, entry.channel) {
             Some(count) => Enter::Refuse(Fault::permanent(
                 reason::MEMBER_MISMATCH,
@@ -134,6 +152,29 @@ fn fresh(node: &IMEXNode, domain: &IMEXDomain) -> Result<(), Fault> {
     let text =
         format!("node {} knows IMEX domain {} up to epoch {known}, needs epoch {needed}", name(node), name(domain));
     Err(Fault::retryable(reason::VIEW_STALE, text))
+}
+
+/// What the node uses and the domain's map has lost. A number that is given by such a map may be in use.
+fn forgotten<'a>(node: &'a IMEXNode, domain: &IMEXDomain) -> Option<(&'a str, u32)> {
+    let mut listed = node.status.iter().flat_map(|status| &status.channels);
+    let known = |uid: &str| domain.status.as_ref().is_some_and(|status| status.channels.contains_key(uid));
+    let lost = listed.find(|(uid, entry)| entry.domain == name(domain) && !known(uid));
+    lost.map(|(uid, entry)| (uid.as_str(), entry.channel))
+}
+
+/// Who else has the number: in the map, or on this node, which may know of one that the map has lost.
+fn holder(node: &IMEXNode, domain: &IMEXDomain, cd_uid: &str, channel: u32) -> Option<String> {
+    let map = domain.status.iter().flat_map(|status| &status.channels);
+    let mut in_map = map.filter(|(uid, entry)| *uid != cd_uid && entry.channel == channel);
+    let listed = node.status.iter().flat_map(|status| &status.channels);
+    let mut here = listed
+        .filter(|(uid, entry)| *uid != cd_uid && entry.channel == channel && entry.domain == name(domain))
+        .map(|(uid, _)| format!("the ComputeDomain of UID {uid}"));
+    let named = |entry: &ChannelEntry, uid: &str| match entry.compute_domain.as_str() {
+        "" => format!("the ComputeDomain of UID {uid}"),
+        full_name => format!("ComputeDomain {full_name}"),
+    };
+    in_map.next().map(|(uid, entry)| named(entry, uid)).or_else(|| here.next())
 }
 
 /// The node's number of channels if `channel` is not below it. A node that reports none is not judged.
@@ -222,6 +263,36 @@ mod tests {
             matches!(enter(&inside, &domain, &cd("green"), Channel, ""), Enter::Refuse(f) if f.reason == reason::CHANNEL_DRAINING),
             "not even beside a claim of before"
         );
+    }
+
+    #[test]
+    fn where_the_map_has_lost_what_is_in_use_nobody_gets_a_number() {
+        let node = listing("d", "blue", 2);
+        assert_eq!(wait(enter(&node, &shared("d"), &cd("green"), Channel, "")), reason::CHANNEL_CLASH);
+        let known = with_channel(shared("d"), "blue", 2);
+        assert_eq!(enter(&node, &known, &cd("green"), Channel, ""), Enter::NeedsChannel);
+        let mut elsewhere = listing("x", "blue", 2);
+        elsewhere.spec.domain = Some("d".into());
+        assert_eq!(enter(&elsewhere, &shared("d"), &cd("green"), Channel, ""), Enter::NeedsChannel);
+    }
+
+    #[test]
+    fn a_number_that_two_have_is_entered_for_neither() {
+        let twice = with_channel(with_channel(shared("d"), "green", 7), "blue", 7);
+        let lost = with_channel(shared("d"), "green", 7);
+        for (node, domain, other) in [
+            (member_of("n1", "d"), &twice, "ComputeDomain team/blue"),
+            (listing("d", "blue", 7), &lost, "the ComputeDomain of UID blue"),
+        ] {
+            let Enter::Refuse(fault) = enter(&node, domain, &cd("green"), Channel, "") else { panic!("{node:?}") };
+            assert_eq!(fault.reason, reason::CHANNEL_CLASH);
+            assert!(fault.message.contains(other) && fault.message.contains("anew"), "{fault}");
+        }
+        // The same number of another domain is another channel.
+        assert!(matches!(
+            enter(&listing("x", "blue", 7), &lost, &cd("green"), Channel, ""),
+            Enter::Wait(_) | Enter::Write { .. }
+        ));
     }
 
     #[test]

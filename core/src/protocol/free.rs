@@ -17,7 +17,7 @@ pub fn free(domain: &IMEXDomain, nodes: &[IMEXNode]) -> Option<IMEXDomainStatus>
     if status.channels.len() == before {
         return None;
     }
-    status.epoch += 1;
+    status.epoch = status.epoch.saturating_add(1);
     Some(status)
 }
 

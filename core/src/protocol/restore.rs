@@ -3,6 +3,10 @@ use std::collections::BTreeMap;
 use super::{mark, name};
 use crate::api::{ChannelEntry, ChannelState, IMEXDomain, IMEXDomainStatus, IMEXNode};
 
+/// A mark so far above its domain's epoch is no trace of a lost map: no cluster has made as many changes since its last backup.
+/// Followed, it would use the epochs up.
+const BELIEVED: u64 = 1 << 32;
+
 /// What a lost or rolled-back channel map must have again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Restore {
@@ -52,15 +56,32 @@ pub fn restore(domain: &IMEXDomain, nodes: &[IMEXNode], full_name: impl Fn(&str)
             }
         }
     }
-    let seen = nodes.iter().map(|node| mark(node, domain_name)).max().unwrap_or_default();
-    if status == before && seen <= before.epoch {
+    let mut seen = 0;
+    for node in nodes {
+        let mark = mark(node, domain_name);
+        if mark.saturating_sub(before.epoch) > BELIEVED {
+            clashes.push(format!(
+                "node {} says that it has seen epoch {mark} of domain {domain_name}, which is at {}: that cannot be; delete its \
+                 IMEXNode, which its agent makes anew, and find out who has written it",
+                name(node),
+                before.epoch
+            ));
+        } else {
+            seen = seen.max(mark);
+        }
+    }
+    // No fence reaches an entry that is ahead of its map.
+    let ahead = |entry: &ChannelEntry| entry.epoch > before.epoch;
+    if status == before && seen <= before.epoch && !before.channels.values().any(ahead) {
         return Restore { status: None, clashes };
     }
-    status.epoch = seen.max(before.epoch) + 1;
+    status.epoch = seen.max(before.epoch).saturating_add(1);
     for (uid, entry) in &mut status.channels {
         if !before.channels.contains_key(uid) {
             entry.epoch = status.epoch;
             status.last_channel = status.last_channel.max(entry.channel);
+        } else if ahead(entry) {
+            entry.epoch = status.epoch;
         }
     }
     Restore { status: Some(status), clashes }
@@ -81,6 +102,33 @@ mod tests {
         assert_eq!((status.channels["green"].channel, status.channels["green"].epoch), (7, 13));
         let restored = IMEXDomain { status: Some(status), ..shared("d") };
         assert_eq!(restore(&restored, &[node], |_| None), Restore { status: None, clashes: vec![] });
+    }
+
+    #[test]
+    fn a_mark_that_cannot_be_lifts_nothing_and_is_told() {
+        let mut liar = member_of("n1", "d");
+        for epoch in [u64::MAX, 1 << 53, BELIEVED + 2] {
+            liar.status.get_or_insert_default().observed = Some(EpochMark { domain: "d".into(), epoch });
+            let domain = with_channel(shared("d"), "blue", 7);
+            let Restore { status: None, clashes } = restore(&domain, std::slice::from_ref(&liar), |_| None) else {
+                panic!("{epoch}")
+            };
+            assert!(clashes[0].contains("node n1 says that it has seen epoch"), "{clashes:?}");
+        }
+        // As after a backup of long ago.
+        liar.status.get_or_insert_default().observed = Some(EpochMark { domain: "d".into(), epoch: 1_000_000 });
+        let restored = restore(&with_channel(shared("d"), "blue", 7), &[liar], |_| None);
+        assert_eq!(restored.status.unwrap().epoch, 1_000_001);
+    }
+
+    #[test]
+    fn an_entry_ahead_of_its_map_gets_an_epoch_that_a_fence_reaches() {
+        let mut domain = with_channel(shared("d"), "blue", 7);
+        domain.status.as_mut().unwrap().channels.get_mut("blue").unwrap().epoch = u64::MAX;
+        let status = restore(&domain, &[], |_| None).status.unwrap();
+        assert_eq!((status.epoch, status.channels["blue"].epoch), (2, 2), "so that a fence can reach it");
+        let restored = IMEXDomain { status: Some(status), ..domain };
+        assert_eq!(restore(&restored, &[], |_| None), Restore { status: None, clashes: vec![] });
     }
 
     #[test]
