@@ -18,7 +18,7 @@ use super::effects::Effects;
 use super::held::Held;
 use super::metrics::ControllerMetrics;
 use super::retries::{Key, Retries};
-use super::watches::{Shared, watch_compute_domains, watches};
+use super::watches::{Shared, Watches};
 use crate::lease::Leadership;
 use crate::runtime::{self, Actor, Cx, Overflow, Task};
 
@@ -157,7 +157,7 @@ impl Actor for DomainController {
     type Message = Message;
 
     fn started(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
-        for (name, watch) in watches(&self.client, &self.view, &cx.address()) {
+        for (name, watch) in self.watches(cx).others() {
             cx.spawn(name, watch);
         }
         self.watch_cds(cx);
@@ -225,8 +225,12 @@ impl DomainController {
         if let Some(before) = self.cd_watch.take() {
             before.cancel();
         }
-        let watch = watch_compute_domains(&self.client, &self.view, &cx.address());
+        let watch = self.watches(cx).compute_domains();
         self.cd_watch = Some(cx.spawn("watch-computedomains", watch));
+    }
+
+    fn watches(&self, cx: &Cx<'_, Self>) -> Watches<'_> {
+        Watches { client: &self.client, view: &self.view, metrics: &self.metrics, address: cx.address() }
     }
 
     fn knows_all(&self) -> bool {

@@ -1,3 +1,4 @@
+use heddle_core::controller::Kind;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -12,6 +13,7 @@ pub struct ControllerMetrics {
     writes: Family<WriteLabels, Counter>,
     violations: InvariantMetrics,
     crd_fits: Family<CrdLabels, Gauge>,
+    unreadable: Family<KindLabels, Counter>,
     /// Objects that contradict each other so that nothing can be put right without a person.
     pub clashes: Counter,
     /// Numbers of ComputeDomains that are gone, which lost nodes keep from being given to others.
@@ -27,6 +29,11 @@ struct WriteLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CrdLabels {
     crd: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
 }
 
 /// How a write ended.
@@ -60,14 +67,27 @@ impl ControllerMetrics {
             metrics.crd_fits.clone(),
         );
         registry.register(
+            "unreadable_objects",
+            "Versions of objects that the controller was shown and could not read; the log names them",
+            metrics.unreadable.clone(),
+        );
+        registry.register(
             "channels_quarantined",
             "IMEX channel numbers that lost nodes keep from being given to others; heddle channel list --quarantined names them",
             metrics.quarantined.clone(),
         );
+        for kind in Kind::ALL {
+            drop(metrics.unreadable.get_or_create(&KindLabels { kind: kind.name() }));
+        }
         for write in ["drain", "free", "fence", "move"] {
             drop(metrics.writes.get_or_create(&WriteLabels { write, outcome: "done" }));
         }
         metrics
+    }
+
+    /// Counts an object that cannot be read.
+    pub fn unreadable(&self, kind: Kind) {
+        self.unreadable.get_or_create(&KindLabels { kind: kind.name() }).inc();
     }
 
     /// Counts a write.

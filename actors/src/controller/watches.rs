@@ -1,6 +1,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::marker::PhantomData;
 use std::rc::Rc;
 
 use futures::StreamExt;
@@ -10,12 +11,15 @@ use heddle_core::fault::Fault;
 use heddle_core::names;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::domain_controller::Message;
+use super::metrics::ControllerMetrics;
 use crate::cause;
 use crate::runtime::{Addr, progress};
 
@@ -35,7 +39,12 @@ pub trait Watched: Resource + Clone + DeserializeOwned + Debug + Send + 'static 
 
     /// The key under which the view drops it.
     fn key(&self) -> Option<String> {
-        self.meta().name.clone()
+        Self::key_of(self.meta())
+    }
+
+    /// The same of an object of which no more is known.
+    fn key_of(metadata: &ObjectMeta) -> Option<String> {
+        metadata.name.clone()
     }
 
     /// Puts it into the view.
@@ -48,8 +57,8 @@ pub trait Watched: Resource + Clone + DeserializeOwned + Debug + Send + 'static 
 impl Watched for DynamicObject {
     const KIND: Kind = Kind::Cd;
 
-    fn key(&self) -> Option<String> {
-        self.uid()
+    fn key_of(metadata: &ObjectMeta) -> Option<String> {
+        metadata.uid.clone()
     }
 
     fn put(self, view: &mut View) {
@@ -66,8 +75,8 @@ impl Watched for DynamicObject {
 impl Watched for ResourceClaim {
     const KIND: Kind = Kind::Claim;
 
-    fn key(&self) -> Option<String> {
-        self.uid()
+    fn key_of(metadata: &ObjectMeta) -> Option<String> {
+        metadata.uid.clone()
     }
 
     fn put(self, view: &mut View) {
@@ -85,8 +94,8 @@ impl Watched for ResourceClaim {
 impl Watched for ResourceClaimTemplate {
     const KIND: Kind = Kind::Template;
 
-    fn key(&self) -> Option<String> {
-        template_key(&self.metadata).map(|(namespace, name)| format!("{namespace}/{name}"))
+    fn key_of(metadata: &ObjectMeta) -> Option<String> {
+        template_key(metadata).map(|(namespace, name)| format!("{namespace}/{name}"))
     }
 
     fn put(self, view: &mut View) {
@@ -138,46 +147,95 @@ impl Watched for IMEXDomain {
     }
 }
 
-/// Follows one kind for ever.
-async fn follow<K: Watched>(
-    api: Api<K>,
-    config: watcher::Config,
+/// What a watch brings into the view. One object that cannot be read must not hide all others of its kind.
+struct Intake<K> {
     view: Shared,
-    address: Addr<Message>,
-) -> Result<(), Fault> {
-    let stream = watcher(api, config).modify(|object| object.managed_fields_mut().clear());
-    let mut stream = std::pin::pin!(stream.default_backoff());
-    let mut listed = BTreeSet::new();
-    while let Some(event) = stream.next().await {
-        progress();
-        match event {
-            Ok(watcher::Event::Init) => listed.clear(),
-            Ok(watcher::Event::InitApply(object)) => {
-                listed.extend(object.key());
-                object.put(&mut view.borrow_mut());
+    metrics: ControllerMetrics,
+    listed: BTreeSet<String>,
+    kind: PhantomData<K>,
+}
+
+impl<K: Watched> Intake<K> {
+    fn put(&mut self, object: DeserializeGuard<K>) {
+        let mut view = self.view.borrow_mut();
+        match object.0 {
+            Ok(object) => {
+                if let Some(key) = object.key() {
+                    view.set_unreadable(K::KIND, &key, false);
+                }
+                object.put(&mut view);
             }
-            Ok(watcher::Event::InitDone) => {
-                let mut view = view.borrow_mut();
-                let gone: Vec<_> = view.keys(K::KIND).difference(&listed).cloned().collect();
+            Err(invalid) => {
+                let metadata = &invalid.metadata;
+                let (namespace, name) = (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref());
+                tracing::error!(
+                    kind = K::KIND.name(),
+                    namespace,
+                    name,
+                    "an object cannot be read and is taken for what it was before; correct or delete it: {}",
+                    invalid.error
+                );
+                self.metrics.unreadable(K::KIND);
+                if let Some(key) = K::key_of(metadata) {
+                    view.set_unreadable(K::KIND, &key, true);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, event: watcher::Event<DeserializeGuard<K>>, address: &Addr<Message>) {
+        match event {
+            watcher::Event::Init => self.listed.clear(),
+            watcher::Event::InitApply(object) => {
+                self.listed.extend(K::key_of(object.meta()));
+                self.put(object);
+            }
+            watcher::Event::InitDone => {
+                let mut view = self.view.borrow_mut();
+                let gone: Vec<_> = view.keys(K::KIND).difference(&self.listed).cloned().collect();
                 gone.iter().for_each(|key| view.drop(K::KIND, key));
-                listed.clear();
+                self.listed.clear();
                 address.tell(Message::Synced(K::KIND));
             }
-            Ok(watcher::Event::Apply(object)) => {
-                object.put(&mut view.borrow_mut());
+            watcher::Event::Apply(object) => {
+                self.put(object);
                 address.tell(Message::Changed);
             }
-            Ok(watcher::Event::Delete(object)) => {
-                let mut view = view.borrow_mut();
-                if let Some(key) = object.key().filter(|_| object.is_known(&view)) {
+            watcher::Event::Delete(object) => {
+                let mut view = self.view.borrow_mut();
+                let known = object.0.as_ref().map_or(true, |object| object.is_known(&view));
+                if let Some(key) = K::key_of(object.meta()).filter(|_| known) {
                     view.drop(K::KIND, &key);
                 }
                 address.tell(Message::Changed);
             }
+        }
+    }
+}
+
+/// Follows one kind for ever.
+async fn follow<K: Watched>(
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    view: Shared,
+    metrics: ControllerMetrics,
+    address: Addr<Message>,
+) -> Result<(), Fault> {
+    let stream = watcher(api, config).modify(|object| object.managed_fields_mut().clear());
+    let mut stream = std::pin::pin!(stream.default_backoff());
+    let mut intake = Intake::<K> { view, metrics, listed: BTreeSet::new(), kind: PhantomData };
+    while let Some(event) = stream.next().await {
+        progress();
+        match event {
+            Ok(event) => intake.hear(event, &address),
             Err(error) => {
                 let unknown = matches!(&error, watcher::Error::InitialListFailed(kube::Error::Api(s)) if s.code == 404);
                 let hint = if unknown { "; are the CRDs applied? `heddle crds` prints them" } else { "" };
-                tracing::warn!(kind = ?K::KIND, "watching is interrupted and tried again: {}{hint}", cause::told(&error));
+                tracing::warn!(
+                    kind = K::KIND.name(),
+                    "watching is interrupted and tried again: {}{hint}",
+                    cause::told(&error)
+                );
             }
         }
     }
@@ -187,38 +245,46 @@ async fn follow<K: Watched>(
 /// A watch that never ends, as an effect of the controller.
 pub type Watch = std::pin::Pin<Box<dyn Future<Output = Result<(), Fault>>>>;
 
-/// That of ComputeDomains.
-pub fn watch_compute_domains(client: &Client, view: &Shared, address: &Addr<Message>) -> Watch {
-    let cds: Api<DynamicObject> = Api::all_with(client.clone(), &compute_domain_resource());
-    Box::pin(follow(cds, watcher::Config::default(), view.clone(), address.clone()))
+/// Makes the watches of one controller.
+pub struct Watches<'a> {
+    /// The API.
+    pub client: &'a Client,
+    /// What they bring their objects to.
+    pub view: &'a Shared,
+    /// Counts what cannot be read.
+    pub metrics: &'a ControllerMetrics,
+    /// Who is told.
+    pub address: Addr<Message>,
 }
 
-/// All others, by name.
-pub fn watches(client: &Client, view: &Shared, address: &Addr<Message>) -> Vec<(&'static str, Watch)> {
-    let all = watcher::Config::default;
-    let labelled = || watcher::Config::default().labels(names::COMPUTE_DOMAIN_LABEL);
-    vec![
-        (
-            "watch-claims",
-            Box::pin(follow::<ResourceClaim>(Api::all(client.clone()), labelled(), view.clone(), address.clone())),
-        ),
-        (
-            "watch-templates",
-            Box::pin(follow::<ResourceClaimTemplate>(
-                Api::all(client.clone()),
-                labelled(),
-                view.clone(),
-                address.clone(),
-            )),
-        ),
-        ("watch-nodes", Box::pin(follow::<Node>(Api::all(client.clone()), all(), view.clone(), address.clone()))),
-        (
-            "watch-imexnodes",
-            Box::pin(follow::<IMEXNode>(Api::all(client.clone()), all(), view.clone(), address.clone())),
-        ),
-        (
-            "watch-imexdomains",
-            Box::pin(follow::<IMEXDomain>(Api::all(client.clone()), all(), view.clone(), address.clone())),
-        ),
-    ]
+impl Watches<'_> {
+    fn of<K: Watched>(&self, api: Api<DeserializeGuard<K>>, config: watcher::Config) -> Watch {
+        Box::pin(follow(api, config, self.view.clone(), self.metrics.clone(), self.address.clone()))
+    }
+
+    fn all<K>(&self, config: watcher::Config) -> Watch
+    where
+        K: Watched<DynamicType = ()>,
+    {
+        self.of::<K>(Api::all(self.client.clone()), config)
+    }
+
+    /// That of ComputeDomains.
+    pub fn compute_domains(&self) -> Watch {
+        let api = Api::all_with(self.client.clone(), &compute_domain_resource());
+        self.of::<DynamicObject>(api, watcher::Config::default())
+    }
+
+    /// All others, by name.
+    pub fn others(&self) -> Vec<(&'static str, Watch)> {
+        let all = watcher::Config::default;
+        let labelled = || watcher::Config::default().labels(names::COMPUTE_DOMAIN_LABEL);
+        vec![
+            ("watch-claims", self.all::<ResourceClaim>(labelled())),
+            ("watch-templates", self.all::<ResourceClaimTemplate>(labelled())),
+            ("watch-nodes", self.all::<Node>(all())),
+            ("watch-imexnodes", self.all::<IMEXNode>(all())),
+            ("watch-imexdomains", self.all::<IMEXDomain>(all())),
+        ]
+    }
 }

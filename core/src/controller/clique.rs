@@ -179,7 +179,12 @@ impl Clique<'_> {
     }
 
     fn membership(&self, domain: &str, spec: &IMEXDomainSpec, candidates: &BTreeMap<String, Candidate>) -> Membership {
-        membership(domain, &spec.members, spec.max_members, candidates, self.view.driver_match)
+        // One whose IMEXNode nobody can read keeps its place: what it does is not known.
+        let unreadable = spec.members.iter().filter(|(node, _)| self.view.is_unreadable(node));
+        let unreadable = unreadable
+            .map(|(node, member)| (node.clone(), Candidate { away: member.away, busy: true, ..Candidate::default() }));
+        let candidates = unreadable.chain(candidates.clone()).collect();
+        membership(domain, &spec.members, spec.max_members, &candidates, self.view.driver_match)
     }
 
     /// The nodes that may be in the domain, or yet come. To an exclusive one any of the clique may: that a node has been
@@ -272,6 +277,8 @@ impl Clique<'_> {
             // A member that the view does not have may have come just now.
             let members = domain.spec.members.keys();
             write.reread.extend(members.filter(|node| self.view.imex_node(node).is_none()).cloned());
+            // Nor is it known which domain one is in that nobody can read: the write fails on it.
+            write.reread.extend(self.view.unreadable_nodes().map(str::to_owned));
         }
         write
     }
@@ -376,8 +383,9 @@ fn written_node(write: &Write) -> Option<&str> {
 
 /// The domain's channel map does not contradict itself.
 fn sound(domain: &IMEXDomain) -> bool {
+    let ahead = domain.status.iter().any(|map| map.channels.values().any(|entry| entry.epoch > map.epoch));
     let domains = BTreeMap::from([(name(domain).to_string(), domain.clone())]);
-    Report::of(&World { domains, ..World::default() }).holds()
+    !ahead && Report::of(&World { domains, ..World::default() }).holds()
 }
 
 /// The domain has our finalizer: a deletion by hand does not take its channel map away while it is in use.

@@ -29,6 +29,8 @@ pub struct View {
     /// Why the API server takes no template of a ComputeDomain, by UID.
     refusals: BTreeMap<String, String>,
     taken_back: TakenBack,
+    /// Objects that cannot be read, by name. What was known of them before stays.
+    unreadable: BTreeMap<Kind, BTreeSet<String>>,
     claims_by_cd: Index,
     claims_by_node: Index,
     nodes_by_clique: Index,
@@ -542,6 +544,26 @@ impl View {
         self.problems.get(clique)?.get(node)
     }
 
+    /// An object cannot be read, or can be again.
+    pub fn set_unreadable(&mut self, kind: Kind, key: &str, unreadable: bool) {
+        let keys = self.unreadable.entry(kind).or_default();
+        let changed = if unreadable { keys.insert(key.into()) } else { keys.remove(key) };
+        if changed && kind == Kind::ImexNode {
+            let domains = self.domains.values().filter(|domain| domain.spec.members.contains_key(key));
+            self.dirty.cliques.extend(domains.map(|domain| domain.spec.clique.clone()));
+        }
+    }
+
+    /// The IMEXNodes that exist and that nobody can read: whether they use a channel is not known.
+    pub fn unreadable_nodes(&self) -> impl Iterator<Item = &str> {
+        self.unreadable.get(&Kind::ImexNode).into_iter().flatten().map(String::as_str)
+    }
+
+    /// The IMEXNode exists and nobody can read it.
+    pub fn is_unreadable(&self, node: &str) -> bool {
+        self.unreadable.get(&Kind::ImexNode).is_some_and(|nodes| nodes.contains(node))
+    }
+
     /// Everything of one kind that the view holds, by the key under which it is dropped.
     pub fn keys(&self, kind: Kind) -> BTreeSet<String> {
         match kind {
@@ -556,6 +578,7 @@ impl View {
 
     /// Drops one object.
     pub fn drop(&mut self, kind: Kind, key: &str) {
+        self.set_unreadable(kind, key, false);
         match kind {
             Kind::Cd => self.drop_cd(key),
             Kind::Claim => self.drop_claim(key),
@@ -591,6 +614,18 @@ pub enum Kind {
 impl Kind {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Cd, Self::Claim, Self::Template, Self::Node, Self::ImexNode, Self::Domain];
+
+    /// The kind of its objects in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cd => "ComputeDomain",
+            Self::Claim => "ResourceClaim",
+            Self::Template => "ResourceClaimTemplate",
+            Self::Node => "Node",
+            Self::ImexNode => "IMEXNode",
+            Self::Domain => "IMEXDomain",
+        }
+    }
 }
 
 /// Namespace and name of a template.

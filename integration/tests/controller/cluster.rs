@@ -290,7 +290,8 @@ impl Cluster {
                 "IMEXDomain" if gone => drop(world.domains.remove(&name)),
                 "IMEXDomain" => drop(world.domains.insert(name, serde_json::from_value(object).unwrap())),
                 "IMEXNode" if gone => drop(world.nodes.remove(&name)),
-                "IMEXNode" => drop(world.nodes.insert(name, serde_json::from_value(object).unwrap())),
+                // One that cannot be read is what it was before.
+                "IMEXNode" => drop(serde_json::from_value(object).map(|node| world.nodes.insert(name, node))),
                 _ => continue,
             }
             let report = Report::of(&world);
