@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "State", type_ = "string", json_path = ".status.health.state"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
-#[x_kube(validation = Rule::new("self.kind == oldSelf.kind && self.clique == oldSelf.clique").message("kind and clique are immutable"))]
+#[x_kube(validation = Rule::new("self.kind == oldSelf.kind && self.clique == oldSelf.clique && (!has(self.computeDomain) || !has(oldSelf.computeDomain) || self.computeDomain == oldSelf.computeDomain)").message("kind, clique and computeDomain are immutable"))]
 #[x_kube(validation = Rule::new("(self.kind == 'Exclusive') == has(self.computeDomain)").message("an Exclusive IMEXDomain names its computeDomain, a Shared one names none"))]
 #[serde(rename_all = "camelCase")]
 pub struct IMEXDomainSpec {

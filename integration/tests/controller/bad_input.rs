@@ -12,7 +12,7 @@ use kube::core::Status;
 use kube::{Api, Error};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, home, test};
+use crate::cluster::{Cluster, home, test, test_alone};
 
 /// Writes to the status of node `n0`, as somebody who may.
 async fn patch_node(cluster: &Cluster, status: Value) -> kube::Result<()> {
@@ -163,5 +163,21 @@ fn a_text_in_the_map_that_is_no_name_holds_up_nobody() {
         cluster.gone("green").await;
         cluster.freed(&home(), &green.uid).await;
         cluster.freed(&home(), "00000000-0000-4000-8000-000000000000").await;
+    });
+}
+
+#[test]
+fn an_exclusive_domain_is_its_compute_domains_for_ever() {
+    test_alone(0, async |cluster: &mut Cluster| {
+        let owner = |uid: &str| json!({"namespace": "team", "name": "red", "uid": uid});
+        let made = json!({"apiVersion": "imex.heddle.dev/v1alpha1", "kind": "IMEXDomain", "metadata": {"name": "own"},
+            "spec": {"clique": "c.1", "kind": "Exclusive", "maxMembers": 18, "computeDomain": owner("uid-1")}});
+        let domains = Api::<IMEXDomain>::all(cluster.client.clone());
+        domains.create(&PostParams::default(), &serde_json::from_value(made).unwrap()).await.unwrap();
+        for spec in [json!({"computeDomain": owner("uid-2")}), json!({"kind": "Shared", "computeDomain": null})] {
+            let patch = Patch::Merge(json!({"spec": spec}));
+            let refused = domains.patch("own", &PatchParams::default(), &patch).await;
+            assert!(matches!(&refused, Err(Error::Api(told)) if told.code == 422), "{refused:?}");
+        }
     });
 }
