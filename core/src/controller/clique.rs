@@ -354,6 +354,8 @@ pub(super) fn is_host_managed(node: &IMEXNode) -> bool {
 fn candidate(node: &IMEXNode, domain: &str, away: bool) -> Candidate {
     let busy = entered(node, domain).next().is_some();
     let Some(status) = &node.status else { return Candidate { away, busy, ..Candidate::default() } };
+    // A daemon of the host has the index of the host's own node map.
+    let its_own = status.daemon.domain.as_deref() == Some(domain) && !is_host_managed(node);
     Candidate {
         addresses: status.addresses.clone(),
         channel_count: status.channel_count,
@@ -363,6 +365,7 @@ fn candidate(node: &IMEXNode, domain: &str, away: bool) -> Candidate {
         peer_authentication: status.peer_authentication.clone(),
         away,
         busy,
+        index: status.daemon.index.filter(|_| its_own),
     }
 }
 
