@@ -16,7 +16,7 @@ use super::bucket::Buckets;
 use super::crds;
 use super::effects::Effects;
 use super::held::Held;
-use super::metrics::ControllerMetrics;
+use super::metrics::{ControllerMetrics, Outcome};
 use super::retries::{Key, Retries};
 use super::watches::{Shared, watch_compute_domains, watches};
 use crate::lease::Leadership;
@@ -95,8 +95,8 @@ pub enum Message {
     Changed,
     /// Decide now.
     Decide,
-    /// The writes of a pass have ended; these decisions had one that failed.
-    Done(Vec<(Key, bool)>),
+    /// The writes of a pass have ended, each like this.
+    Done(Vec<(Key, Outcome)>),
     /// Decide these anew.
     Touch(Box<Dirty>),
     /// Look whether a foreign template still stands in the way.
@@ -383,9 +383,15 @@ impl DomainController {
         }
     }
 
-    fn done(&mut self, outcomes: Vec<(Key, bool)>, cx: &mut Cx<'_, Self>) {
+    fn done(&mut self, outcomes: Vec<(Key, Outcome)>, cx: &mut Cx<'_, Self>) {
         self.pass = Pass::Idle;
-        let failed: BTreeSet<Key> = outcomes.iter().filter(|(_, ok)| !ok).map(|(key, _)| key.clone()).collect();
+        let failed = outcomes.iter().filter(|(key, outcome)| match outcome {
+            Outcome::Done => false,
+            // Nobody has changed what it was decided on: it is refused for another reason.
+            Outcome::Conflict => !key.is_in(&self.view.borrow().dirty),
+            Outcome::Failed => true,
+        });
+        let failed: BTreeSet<Key> = failed.map(|(key, _)| key.clone()).collect();
         for key in outcomes.iter().map(|(key, _)| key).filter(|key| !failed.contains(key)) {
             self.retries.succeeded(key);
         }

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 
 use super::{Cd, View, Write, template_owner};
 use crate::api::{ChannelConfig, ComputeDomainSpec, IsolationMode};
+use crate::condition::enumerate;
 use crate::fault::{Fault, reason};
 use crate::{names, slices};
 
@@ -83,6 +84,27 @@ pub(super) fn ours(template: &ResourceClaimTemplate) -> bool {
     template.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::FINALIZER)
 }
 
+/// It is being deleted, and others than us keep it, in words: there is nothing for us to do about it.
+fn held(template: &ResourceClaimTemplate) -> Option<String> {
+    let metadata = &template.metadata;
+    if metadata.deletion_timestamp.is_none() || ours(template) {
+        return None;
+    }
+    let what = format!(
+        "ResourceClaimTemplate {}/{}",
+        metadata.namespace.as_deref().unwrap_or_default(),
+        metadata.name.as_deref().unwrap_or_default()
+    );
+    Some(held_by(&what, metadata))
+}
+
+/// Why an object that is being deleted is still there, without a finalizer of ours.
+pub(super) fn held_by(what: &str, metadata: &ObjectMeta) -> String {
+    let finalizers = metadata.finalizers.iter().flatten();
+    let finalizers = enumerate(finalizers.map(|finalizer| format!("{finalizer:.80}")));
+    format!("{what} is being deleted, and kept by the finalizers of others ({finalizers})")
+}
+
 /// Whether the claims made from the template ask for all slots of a node.
 pub(super) fn asks_all(template: &ResourceClaimTemplate) -> bool {
     let requests = template.spec.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
@@ -117,6 +139,12 @@ pub fn step(view: &View, cd: &Cd, spec: &ComputeDomainSpec) -> TemplateStep {
         };
     };
     let owner = template_owner(found);
+    if let Some(what) = held(found) {
+        let text = format!("{what}: the one of ComputeDomain {} is made when it is gone", cd.full_name());
+        // No watch tells when one without our label goes.
+        let recheck = owner.is_none().then(|| Write::RecheckTemplate(key.clone()));
+        return TemplateStep::Blocked(Fault::retryable(reason::TEMPLATE_CONFLICT, text), recheck);
+    }
     if owner != Some(cd.uid()) {
         return foreign(view, cd, &key, owner);
     }
@@ -200,6 +228,9 @@ fn holds(found: Option<&BTreeMap<String, String>>, wanted: Option<&BTreeMap<Stri
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
+
     use super::*;
     use crate::controller::samples::*;
 
@@ -254,6 +285,25 @@ mod tests {
             TemplateStep::Do(Write::ReleaseTemplate { .. })
         ));
         assert!(matches!(stepped(&green, None, vec![]), TemplateStep::Do(Write::CreateTemplate { .. })));
+    }
+
+    #[test]
+    fn one_that_others_keep_is_not_written_to() {
+        let green = sample_cd("green", IsolationMode::Channel);
+        let mut going = made(&green);
+        going.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        going.metadata.finalizers.as_mut().unwrap().push("other.io/hold".into());
+        let TemplateStep::Do(Write::ReleaseTemplate { .. }) = stepped(&green, Some(going.clone()), vec![]) else {
+            panic!()
+        };
+        going.metadata.finalizers = Some(vec!["other.io/hold".into()]);
+        let TemplateStep::Blocked(fault, None) = stepped(&green, Some(going.clone()), vec![]) else { panic!() };
+        assert_eq!(fault.reason, reason::TEMPLATE_CONFLICT);
+        assert!(fault.message.contains("team/green-channel is being deleted"), "{fault}");
+        assert!(fault.message.contains("(other.io/hold)"), "{fault}");
+        going.metadata.labels = None;
+        let stripped = stepped(&green, Some(going), vec![]);
+        assert!(matches!(stripped, TemplateStep::Blocked(_, Some(Write::RecheckTemplate(_)))), "no watch tells of it");
     }
 
     #[test]

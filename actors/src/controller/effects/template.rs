@@ -33,7 +33,8 @@ impl Effects {
             "finalizers": template.finalizers(),
         }});
         let answer = api.patch(&key.1, &patch(), &Patch::Merge(body)).await;
-        self.settle(&api, &key.1, Some(format!("{}/{}", key.0, key.1)), answer).await
+        let before = template.resource_version();
+        self.settle_change(&api, &key.1, &format!("{}/{}", key.0, key.1), before.as_deref(), answer).await
     }
 
     /// Deletes first: while our finalizer holds the template nobody else's can take its name, and what a crash leaves
@@ -59,6 +60,9 @@ impl Effects {
             }
         }
         let finalizers = without_finalizer(current.finalizers());
+        if finalizers.len() == current.finalizers().len() {
+            return self.settle(&api, &key.1, None, Ok(current)).await;
+        }
         let body = json!({"metadata": {"resourceVersion": current.resource_version(), "finalizers": finalizers}});
         let answer = api.patch(&key.1, &patch(), &Patch::Merge(body)).await;
         self.settle(&api, &key.1, Some(format!("{}/{}", key.0, key.1)), answer).await?;
