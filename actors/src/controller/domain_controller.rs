@@ -188,6 +188,11 @@ impl Actor for DomainController {
                 self.schedule(cx);
             }
             Message::Synced(kind) => {
+                if kind == Kind::Template {
+                    let effects = self.effects.clone();
+                    let find = async move { effects.find_stripped().await };
+                    cx.spawn_then("find-templates", find, |()| Message::Changed);
+                }
                 if self.unsynced.remove(&kind) {
                     self.came_to_know(cx);
                 }

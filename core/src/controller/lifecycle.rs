@@ -1,6 +1,6 @@
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 
-use super::template::{self, TemplateStep, ours};
+use super::template::{self, TemplateStep, is_subdomain, ours};
 use super::{Cd, Note, View, Write, quarantine, status};
 use crate::api::ChannelState;
 use crate::fault::{Fault, reason};
@@ -86,7 +86,9 @@ fn delete(view: &View, cd: &Cd, writes: &mut Vec<Write>) -> Phase {
     });
     waits.extend(active.map(|domain| format!("its channel in IMEX domain {} to drain", name(domain))));
     if waits.is_empty() {
-        writes.push(Write::Unguard { cd: Box::new(cd.clone()), notes: farewell(view, cd) });
+        let name = cd.spec.as_ref().ok().map(|spec| spec.channel.resource_claim_template.name.clone());
+        let template = name.filter(|name| is_subdomain(name)).map(|name| (cd.reference.namespace.clone(), name));
+        writes.push(Write::Unguard { cd: Box::new(cd.clone()), template, notes: farewell(view, cd) });
     }
     Phase::Deleting(waits)
 }

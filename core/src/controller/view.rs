@@ -7,7 +7,7 @@ use kube::Resource;
 use super::index::Index;
 use super::relations::{cds_of, clique_of, domains_of, known, older, outdated, users_of, wanted_template};
 use super::taken_back::TakenBack;
-use super::template::{asks_all, ours};
+use super::template::{asks_all, configured, ours};
 use super::{Cd, Dirty, DriverMatch, LabelledClaim, Origin};
 use crate::api::{ChannelState, IMEXDomain, IMEXNode, ImexMode};
 use crate::fault::Fault;
@@ -458,7 +458,7 @@ impl View {
         self.templates.get(key)
     }
 
-    /// The templates labelled with this UID.
+    /// The templates of the ComputeDomain with this UID, as [`template_owner`] says.
     pub fn templates_of(&self, uid: &str) -> impl Iterator<Item = &ResourceClaimTemplate> {
         self.templates_by_cd.get(uid).into_iter().flatten().filter_map(|key| self.templates.get(key))
     }
@@ -609,7 +609,14 @@ pub fn template_key(metadata: &ObjectMeta) -> Option<TemplateKey> {
     Some((metadata.namespace.clone()?, metadata.name.clone()?))
 }
 
-/// The UID on a template's label.
+/// The UID of the ComputeDomain that a template is of: for one of ours the UID in its config, which nobody can change,
+/// whatever was done to its labels; else that on its label.
 pub fn template_owner(template: &ResourceClaimTemplate) -> Option<&str> {
+    let of_config = || configured(template).filter(|_| ours(template));
+    of_config().or_else(|| template_label(template))
+}
+
+/// The UID on a template's label. Without it no watch tells of the template.
+pub(super) fn template_label(template: &ResourceClaimTemplate) -> Option<&str> {
     Some(template.meta().labels.as_ref()?.get(names::COMPUTE_DOMAIN_LABEL)?.as_str())
 }

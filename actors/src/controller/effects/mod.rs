@@ -82,7 +82,7 @@ impl Effects {
         match write {
             Write::Mark(cd) => self.mark(&cd).await,
             Write::Guard(cd) => self.guard(&cd).await,
-            Write::Unguard { cd, notes } => self.unguard(&cd, notes).await,
+            Write::Unguard { cd, template, notes } => self.unguard(&cd, template, notes).await,
             Write::CreateTemplate { cd, template } => self.create_template(&cd, &template).await,
             Write::MendTemplate(template) => self.mend_template(&template).await,
             Write::ReleaseTemplate { template, unless_alive } => {
