@@ -10,9 +10,10 @@ use heddle_core::protocol::{self, LEASE_SECONDS, Life, Release};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event, EventType};
 use kube::{Client, ResourceExt};
 
+use crate::events::Recorder;
 use crate::{cause, reference};
 
 /// Where kubelets renew their leases.
@@ -176,7 +177,7 @@ async fn lease(client: &Client, node: &str) -> Result<Option<(u64, u64)>, Fault>
 
 /// An Event of the Node, for those who look later. That it cannot be written is no reason to fail.
 async fn tell(client: &Client, node: &str, released: &Released) {
-    let recorder = Recorder::new(client.clone(), Reporter { controller: MANAGER.into(), instance: None });
+    let recorder = Recorder::new(client.clone(), MANAGER, None);
     let channels = released.channels.iter().map(|(uid, entry)| {
         format!("channel {} of IMEX domain {} ({})", entry.channel, entry.domain, released.whose(uid))
     });

@@ -8,6 +8,7 @@ pub mod channel_allocator;
 pub mod controller;
 pub mod crds;
 pub mod dra;
+mod events;
 pub mod gpu_inventory;
 pub mod host_root;
 pub mod identity;

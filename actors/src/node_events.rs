@@ -7,11 +7,11 @@ use heddle_core::fault::Fault;
 use heddle_core::inventory::Notice;
 use heddle_core::names;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event, EventType};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use crate::dra::cut;
+use crate::events::Recorder;
 use crate::runtime::{self, Actor, Cx, Overflow};
 use crate::said::Said;
 
@@ -58,9 +58,8 @@ pub struct NodeEvents {
 impl NodeEvents {
     /// For the agent of `node`.
     pub fn new(client: Client, node: &str) -> Self {
-        let reporter = Reporter { controller: names::AGENT.into(), instance: Some(node.to_owned()) };
         Self {
-            recorder: Recorder::new(client.clone(), reporter),
+            recorder: Recorder::new(client.clone(), names::AGENT, Some(node.to_owned())),
             client,
             node: node.to_owned(),
             said: Said::default(),
@@ -122,7 +121,7 @@ async fn publish(client: Client, recorder: Recorder, node: String, notice: Notic
         let event = Event {
             type_: if notice.warning { EventType::Warning } else { EventType::Normal },
             reason: notice.reason.into(),
-            note: Some(cut(&notice.note)),
+            note: Some(notice.note),
             action: "Inventory".into(),
             secondary: None,
         };

@@ -26,7 +26,7 @@ impl Terms {
     /// What does not go together, in words.
     pub fn new(duration: u32, renew: u32) -> Result<Self, String> {
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        if renew == 0 || renew.saturating_mul(2) > duration || duration > 3600 {
+        if renew == 0 || renew.saturating_mul(2) > duration || duration > LONGEST {
             return Err(format!(
                 "a lease of {duration} s cannot be renewed every {renew} s: renew at least once a lease with room for one \
                  that fails, so at most every {} s",
@@ -42,6 +42,9 @@ impl Terms {
         self.duration / 8
     }
 }
+
+/// The longest lease, in seconds. Nobody who follows these rules has a longer one.
+const LONGEST: u32 = 3600;
 
 /// A second is soon for whoever waits for an orderly hand-over, and one small read.
 const RETRY: Duration = Duration::from_secs(1);
@@ -68,6 +71,15 @@ pub struct Observed {
     pub record: Record,
     /// When that was seen first.
     pub since: Duration,
+}
+
+impl Record {
+    /// For how long others wait after a renewal that they saw. It is the holder's own word, as after a change of the setting
+    /// the two may differ; but a word that no controller gives keeps none of them waiting for years.
+    pub fn patience(&self) -> Duration {
+        let promised = u32::try_from(self.duration_seconds).unwrap_or(0);
+        Duration::from_secs(promised.clamp(1, LONGEST).into())
+    }
 }
 
 impl Observed {
@@ -107,9 +119,7 @@ pub fn decide(now: Duration, observed: Option<&Observed>, me: &str, renewed: Opt
     if record.holder.is_empty() {
         return Step::Take;
     }
-    // The holder's own word: after a change of the setting the two may differ.
-    let promised = Duration::from_secs(record.duration_seconds.max(1).unsigned_abs().into());
-    let over = *since + promised;
+    let over = *since + record.patience();
     if now >= over { Step::Take } else { Step::Wait(over.min(now + terms.retry)) }
 }
 
@@ -197,7 +207,9 @@ mod tests {
 
     #[test]
     fn a_holder_s_own_word_counts_also_when_it_is_odd() {
-        for (promised, over) in [(30, 130), (1, 101), (0, 101), (-5, 101)] {
+        for (promised, over) in
+            [(30, 130), (1, 101), (0, 101), (-5, 101), (i32::MIN, 101), (3600, 3700), (i32::MAX, 3700)]
+        {
             let mut theirs = seen("other", s(100));
             theirs.record.duration_seconds = promised;
             assert_ne!(decide(s(over) - s(1), Some(&theirs), "me", None, &terms()), Step::Take, "{promised}");

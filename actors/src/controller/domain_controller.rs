@@ -16,7 +16,7 @@ use super::bucket::Buckets;
 use super::crds;
 use super::effects::Effects;
 use super::held::Held;
-use super::metrics::ControllerMetrics;
+use super::metrics::{ControllerMetrics, Outcome};
 use super::retries::{Key, Retries};
 use super::watches::{Shared, Watches};
 use crate::lease::Leadership;
@@ -95,8 +95,8 @@ pub enum Message {
     Changed,
     /// Decide now.
     Decide,
-    /// The writes of a pass have ended; these decisions had one that failed.
-    Done(Vec<(Key, bool)>),
+    /// The writes of a pass have ended, each like this.
+    Done(Vec<(Key, Outcome)>),
     /// Decide these anew.
     Touch(Box<Dirty>),
     /// Look whether a foreign template still stands in the way.
@@ -188,6 +188,11 @@ impl Actor for DomainController {
                 self.schedule(cx);
             }
             Message::Synced(kind) => {
+                if kind == Kind::Template {
+                    let effects = self.effects.clone();
+                    let find = async move { effects.find_stripped().await };
+                    cx.spawn_then("find-templates", find, |()| Message::Changed);
+                }
                 if self.unsynced.remove(&kind) {
                     self.came_to_know(cx);
                 }
@@ -387,9 +392,15 @@ impl DomainController {
         }
     }
 
-    fn done(&mut self, outcomes: Vec<(Key, bool)>, cx: &mut Cx<'_, Self>) {
+    fn done(&mut self, outcomes: Vec<(Key, Outcome)>, cx: &mut Cx<'_, Self>) {
         self.pass = Pass::Idle;
-        let failed: BTreeSet<Key> = outcomes.iter().filter(|(_, ok)| !ok).map(|(key, _)| key.clone()).collect();
+        let failed = outcomes.iter().filter(|(key, outcome)| match outcome {
+            Outcome::Done => false,
+            // Nobody has changed what it was decided on: it is refused for another reason.
+            Outcome::Conflict => !key.is_in(&self.view.borrow().dirty),
+            Outcome::Failed => true,
+        });
+        let failed: BTreeSet<Key> = failed.map(|(key, _)| key.clone()).collect();
         for key in outcomes.iter().map(|(key, _)| key).filter(|key| !failed.contains(key)) {
             self.retries.succeeded(key);
         }

@@ -37,6 +37,15 @@ impl Retries {
 }
 
 impl Key {
+    /// Its decision is to be made anew.
+    pub fn is_in(&self, dirty: &Dirty) -> bool {
+        match self {
+            Self::Cd(uid) => dirty.cds.contains(uid),
+            Self::Clique(clique) => dirty.cliques.contains(clique),
+            Self::Node(node) => dirty.nodes.contains(node),
+        }
+    }
+
     /// Its decision, to be made anew.
     pub fn dirty(&self) -> Dirty {
         let mut dirty = Dirty::default();

@@ -3,18 +3,17 @@
 use std::time::Duration;
 
 use heddle_core::claim::ClaimKey;
-use heddle_core::fault::{Fault, plain, reason};
+use heddle_core::fault::{Fault, reason};
 use heddle_core::names;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event, EventType};
 use tokio::time::Instant;
 
+use crate::events::Recorder;
 use crate::runtime::{self, Actor, Cx, Overflow};
 use crate::said::Said;
 
-/// Longest note that the API server takes, in bytes.
-const NOTE: usize = 1024;
 /// Pods that are told of one claim. A claim has one, or a few that share it; 256 are possible.
 const PODS: usize = 8;
 /// An Event that takes longer is given up.
@@ -65,8 +64,7 @@ pub struct ClaimEvents {
 impl ClaimEvents {
     /// For the agent of `node`.
     pub fn new(client: Client, node: &str) -> Self {
-        let reporter = Reporter { controller: names::AGENT.into(), instance: Some(node.to_owned()) };
-        let recorder = Recorder::new(client, reporter);
+        let recorder = Recorder::new(client, names::AGENT, Some(node.to_owned()));
         Self { node: node.to_owned(), recorder, said: Said::default(), in_flight: None }
     }
 }
@@ -105,7 +103,7 @@ async fn publish(
     let event = Event {
         type_: EventType::Warning,
         reason: fault.reason.into(),
-        note: Some(cut(&fault.message)),
+        note: Some(fault.message),
         action: action.into(),
         secondary: None,
     };
@@ -139,28 +137,5 @@ fn reference(claim: ClaimKey) -> ObjectReference {
         name: Some(claim.name),
         uid: Some(claim.uid),
         ..ObjectReference::default()
-    }
-}
-
-/// Texts of tenants may be in it: no control characters, and not too long.
-pub(crate) fn cut(text: &str) -> String {
-    let mut cut = String::new();
-    for shown in plain(text) {
-        if cut.len() + shown.len_utf8() > NOTE {
-            break;
-        }
-        cut.push(shown);
-    }
-    cut
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_note_is_cut_and_has_no_control_characters() {
-        assert_eq!(cut("a\nb\u{1b}[31m"), "a b [31m");
-        assert_eq!(cut(&"\u{e9}".repeat(2000)).len(), 1024);
     }
 }

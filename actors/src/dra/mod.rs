@@ -29,7 +29,6 @@ mod toolkit;
 mod watch;
 
 pub use context::Driver;
-pub(crate) use events::cut;
 pub use events::{ClaimEvents, Message as EventMessage};
 pub(crate) use folder::{DiskSyncs, Durability, Folder, Found};
 pub use health::{DeviceHealth, HealthBoard};

@@ -69,6 +69,8 @@ struct Known {
     renewed: Option<Duration>,
     /// The API has failed, and it has been said.
     failing: bool,
+    /// Whom it waits for, and that has been said.
+    awaited: Option<String>,
 }
 
 impl Actor for Election {
@@ -179,6 +181,32 @@ impl Election {
             }
             _ => {}
         }
+        self.tell_whom_it_waits_for();
+    }
+
+    /// Says it once for each holder, and as a warning where a holder that has died would be waited for longer than this
+    /// controller's own terms say.
+    fn tell_whom_it_waits_for(&self) {
+        let Settings { identity, terms, name, namespace, .. } = &*self.settings;
+        let mut known = self.known.borrow_mut();
+        let record = known.observed.as_ref().map(|observed| observed.record.clone()).unwrap_or_default();
+        let holder = Some(record.holder.clone()).filter(|holder| !holder.is_empty() && holder != identity);
+        if known.awaited == holder {
+            return;
+        }
+        if let Some(holder) = &holder {
+            let longest = record.patience().as_secs();
+            let what = format!(
+                "this controller stands by: Lease {namespace}/{name} is held by {holder}, who is waited for until {longest} s \
+                 after its last renewal"
+            );
+            if record.patience() > terms.duration {
+                tracing::warn!(identity, "{what}; if nobody of that name runs, delete the Lease");
+            } else {
+                tracing::info!(identity, "{what}");
+            }
+        }
+        known.awaited = holder;
     }
 
     async fn write(&self) -> Wrote {

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::membership::{Candidate, Membership, membership};
+use super::template::held_by;
 use super::write::{DomainWrite, Write};
 use super::{Cd, View, health, placement, quarantine};
 use crate::api::{
@@ -8,7 +9,7 @@ use crate::api::{
 };
 use crate::clique::CliqueId;
 use crate::condition::cut;
-use crate::fault::Fault;
+use crate::fault::{Fault, reason};
 use crate::imex::{exclusive_domain_name, shared_domain_name};
 use crate::invariants::{Report, World};
 use crate::names;
@@ -156,6 +157,14 @@ impl Clique<'_> {
         // Deleted by hand: it goes, and is made anew, when no number of it would be forgotten.
         let ends = domain.metadata.deletion_timestamp.is_some() && placement::unused(domain, &nodes);
         if ends || self.disused(domain, &wanted.members, &nodes) {
+            if domain.metadata.deletion_timestamp.is_some() && !guards(domain) {
+                // Nothing of ours keeps it. Its nodes wait for another of its name.
+                let what = held_by(&format!("IMEX domain {domain_name}"), &domain.metadata);
+                let fault =
+                    Fault::retryable(reason::DOMAIN_PENDING, format!("{what}: it is made anew when it is gone"));
+                plan.problems.extend(candidates.keys().map(|node| (node.clone(), fault.clone())));
+                return;
+            }
             let nodes = nodes.iter().map(|node| name(node).to_string()).collect();
             plan.writes.push(Write::DeleteDomain { domain: Box::new(domain.clone()), nodes });
             return;
@@ -361,6 +370,8 @@ pub(super) fn is_host_managed(node: &IMEXNode) -> bool {
 fn candidate(node: &IMEXNode, domain: &str, away: bool) -> Candidate {
     let busy = entered(node, domain).next().is_some();
     let Some(status) = &node.status else { return Candidate { away, busy, ..Candidate::default() } };
+    // A daemon of the host has the index of the host's own node map.
+    let its_own = status.daemon.domain.as_deref() == Some(domain) && !is_host_managed(node);
     Candidate {
         addresses: status.addresses.clone(),
         channel_count: status.channel_count,
@@ -370,6 +381,7 @@ fn candidate(node: &IMEXNode, domain: &str, away: bool) -> Candidate {
         peer_authentication: status.peer_authentication.clone(),
         away,
         busy,
+        index: status.daemon.index.filter(|_| its_own),
     }
 }
 

@@ -593,6 +593,39 @@ fn a_domain_deleted_by_hand_goes_when_nothing_is_forgotten_with_it() {
 }
 
 #[test]
+fn a_domain_that_others_keep_is_not_written_to() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    settle(&mut view);
+    let mut domain = view.domain(&home()).unwrap().clone();
+    domain.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+    domain.metadata.finalizers.as_mut().unwrap().push("other.io/hold".into());
+    view.put_domain(domain.clone());
+    assert!(matches!(&writes(&view)[..], [Write::DeleteDomain { .. }]), "ours is taken off");
+    domain.metadata.finalizers = Some(vec!["other.io/hold".into()]);
+    view.put_domain(domain);
+    let plan = clique(&view, &key());
+    assert!(plan.problems["n1"].message.contains("kept by the finalizers of others (other.io/hold)"), "{plan:?}");
+    assert_eq!(settle(&mut view), ["refuse"], "the node is told, and that is all");
+}
+
+#[test]
+fn a_domain_of_nobody_that_others_keep_is_left_alone() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    settle(&mut view);
+    let name = exclusive_domain_name(&sample_clique(), &uid("red"));
+    let mut domain = crate::protocol::samples::exclusive(&name, &uid("red"));
+    domain.spec.clique = key();
+    domain.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+    domain.metadata.finalizers = Some(vec!["other.io/hold".into()]);
+    view.put_domain(domain);
+    assert_eq!(settle(&mut view), Vec::<&str>::new());
+}
+
+#[test]
 fn a_finalizer_taken_off_by_hand_is_put_back() {
     let mut view = full();
     let mut domain = view.domain(&home()).unwrap().clone();

@@ -86,7 +86,10 @@ fn delete(view: &View, cd: &Cd, writes: &mut Vec<Write>) -> Phase {
     });
     waits.extend(active.map(|domain| format!("its channel in IMEX domain {} to drain", name(domain))));
     if waits.is_empty() {
-        writes.push(Write::Unguard { cd: Box::new(cd.clone()), notes: farewell(view, cd) });
+        let name = cd.spec.as_ref().ok().map(|spec| spec.channel.resource_claim_template.name.clone());
+        let template =
+            name.filter(|name| names::is_object_name(name)).map(|name| (cd.reference.namespace.clone(), name));
+        writes.push(Write::Unguard { cd: Box::new(cd.clone()), template, notes: farewell(view, cd) });
     }
     Phase::Deleting(waits)
 }

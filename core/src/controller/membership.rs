@@ -25,6 +25,8 @@ pub struct Candidate {
     pub away: bool,
     /// It lists a channel of the domain.
     pub busy: bool,
+    /// The index in this domain that its daemon says it has.
+    pub index: Option<u32>,
 }
 
 /// What the members of a domain should be.
@@ -36,8 +38,8 @@ pub struct Membership {
     pub problems: BTreeMap<String, Fault>,
 }
 
-/// Keeps the index of every candidate that has one, and gives the others the lowest free ones, in the order of their
-/// names. Who is no candidate is no member.
+/// Keeps the index of every candidate that has one of its own, and gives the others free ones, in the order of their
+/// names: the one that its daemon has, else the lowest. Who is no candidate is no member.
 ///
 /// A candidate that differs in what all must have in common becomes no member; one that is a member stays one, for jobs may
 /// run on it. Both are told what is wrong with them.
@@ -50,8 +52,10 @@ pub fn membership(
 ) -> Membership {
     let terms = Terms::of(domain, current, candidates, drivers);
     let mut plan = Membership::default();
-    let mut used: BTreeSet<u32> =
-        current.iter().filter(|(node, _)| candidates.contains_key(*node)).map(|(_, member)| member.index).collect();
+    let kept = kept(current, max_members, candidates);
+    let mut used: BTreeSet<u32> = kept.values().copied().collect();
+    // A daemon goes on with the index that it has where nobody else has it.
+    let own: BTreeSet<u32> = candidates.values().filter_map(|candidate| candidate.index).collect();
     for (node, candidate) in candidates {
         let known = current.get(node);
         let odd = terms.odd(node, candidate, known);
@@ -60,8 +64,15 @@ pub fn membership(
         if left_out {
             continue;
         }
-        let free = || (0..max_members).find(|index| !used.contains(index));
-        let Some(index) = known.map(|member| member.index).or_else(free) else {
+        let free = |index: &u32| *index < max_members && !used.contains(index);
+        let lowest = || {
+            let spared = (0..max_members).find(|index| free(index) && !own.contains(index));
+            spared.or_else(|| (0..max_members).find(free))
+        };
+        // Where maxMembers was lowered there may be too few places: nobody is thrown out for that.
+        let beyond = || known.map(|member| member.index).filter(|index| !used.contains(index));
+        let found = kept.get(node.as_str()).copied().or_else(|| candidate.index.filter(free));
+        let Some(index) = found.or_else(lowest).or_else(beyond) else {
             let text = format!(
                 "IMEX domain {domain} has no place for node {node}: all {max_members} are taken; raise maxMembers or remove nodes"
             );
@@ -73,6 +84,28 @@ pub fn membership(
         plan.members.insert(node.clone(), Member { index, address, away: candidate.away });
     }
     plan
+}
+
+/// The indices that stay. One that two have, which only a hand can have written, stays with the node whose daemon says it
+/// has it, else with the first. One past the end stays only where jobs run on a daemon that says so.
+fn kept<'a>(
+    current: &'a BTreeMap<String, Member>,
+    max_members: u32,
+    candidates: &BTreeMap<String, Candidate>,
+) -> BTreeMap<&'a str, u32> {
+    let mut holders: BTreeMap<u32, (&str, bool)> = BTreeMap::new();
+    for (node, Member { index, .. }) in current {
+        let Some(candidate) = candidates.get(node) else { continue };
+        let says_so = candidate.index == Some(*index);
+        if *index >= max_members && !(says_so && candidate.busy) {
+            continue;
+        }
+        let holder = holders.entry(*index).or_insert((node, says_so));
+        if says_so && !holder.1 {
+            *holder = (node, true);
+        }
+    }
+    holders.into_iter().map(|(index, (node, _))| (node, index)).collect()
 }
 
 fn standing(known: Option<&Member>, candidate: &Candidate) -> Standing {

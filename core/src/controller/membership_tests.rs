@@ -44,6 +44,49 @@ fn indices_are_the_lowest_free_and_kept() {
     );
 }
 
+/// Members with indices that a hand has written, and candidates whose daemons say these.
+fn written<const N: usize>(all: [(&str, u32, Option<u32>); N]) -> (Membership, BTreeMap<String, Candidate>) {
+    let mut candidates = candidates(&all.map(|(node, ..)| node));
+    let mut written = first(18, &candidates);
+    for (node, index, says) in all {
+        written.members.get_mut(node).unwrap().index = index;
+        candidates.get_mut(node).unwrap().index = says;
+    }
+    (written, candidates)
+}
+
+#[test]
+fn an_index_that_two_have_stays_with_the_daemon_that_says_it() {
+    let (edited, all) = written([("a", 1, Some(0)), ("b", 1, Some(1)), ("c", 2, Some(2))]);
+    let mended = plan(&edited, 18, &all);
+    assert_eq!(indices(&mended), [("a", 0), ("b", 1), ("c", 2)], "the other gets back what its daemon has");
+    assert_eq!(plan(&mended, 18, &all), mended);
+    // Both daemons have been started with it, or none has.
+    for says in [Some(1), None] {
+        let (edited, all) = written([("a", 1, says), ("b", 1, says), ("c", 0, Some(0))]);
+        assert_eq!(indices(&plan(&edited, 18, &all)), [("a", 1), ("b", 2), ("c", 0)]);
+    }
+    // All at once, and a newcomer takes nobody's.
+    let (edited, mut all) = written([("a", 7, Some(0)), ("b", 7, Some(1)), ("c", 7, Some(2))]);
+    all.extend(candidates(&["0"]));
+    assert_eq!(indices(&plan(&edited, 18, &all)), [("0", 3), ("a", 7), ("b", 1), ("c", 2)]);
+}
+
+#[test]
+fn an_index_past_the_end_is_replaced_unless_jobs_run_on_it() {
+    let (edited, mut all) = written([("a", 0, Some(0)), ("b", 4000, Some(1))]);
+    assert_eq!(indices(&plan(&edited, 18, &all)), [("a", 0), ("b", 1)]);
+    all.get_mut("b").unwrap().busy = true;
+    assert_eq!(indices(&plan(&edited, 18, &all)), [("a", 0), ("b", 1)], "its daemon has another");
+    // maxMembers was lowered under them.
+    let (lowered, mut all) = written([("a", 0, Some(0)), ("b", 5, Some(5))]);
+    assert_eq!(indices(&plan(&lowered, 2, &all)), [("a", 0), ("b", 1)]);
+    all.get_mut("b").unwrap().busy = true;
+    assert_eq!(plan(&lowered, 2, &all), lowered);
+    all.get_mut("b").unwrap().busy = false;
+    assert_eq!(plan(&lowered, 1, &all), lowered, "nobody is thrown out");
+}
+
 #[test]
 fn a_changed_address_keeps_its_index() {
     let one = first(18, &candidates(&["a"]));

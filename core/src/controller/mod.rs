@@ -32,7 +32,7 @@ pub use conditions::{CHANNEL_ASSIGNED, DEGRADED, ISOLATED, READY};
 pub use dirty::{Dirty, Turn};
 pub use lifecycle::{compute_domain, node, without_finalizer};
 pub use membership::{Candidate, Membership, membership};
-pub use template::wanted as wanted_template;
+pub use template::{is_of as is_template_of, ours as is_our_template, wanted as wanted_template};
 pub use view::{Kind, NodeState, TemplateKey, View, template_key, template_owner};
 pub use write::{DomainWrite, Note, Write};
 

@@ -232,7 +232,8 @@ fn deletion_waits_for_whom_it_names_but_not_for_the_lost() {
 
     change(&mut view, "n0", |node| node.status.as_mut().unwrap().channels.clear());
     let writes = compute_domain(&view, &uid("green"), NOW);
-    let [Write::Unguard { cd, notes }] = &writes[..] else { panic!("{writes:?}") };
+    let [Write::Unguard { cd, template, notes }] = &writes[..] else { panic!("{writes:?}") };
+    assert_eq!(template, &Some(("team".into(), "green-channel".into())), "one without its label is looked for");
     let [Note { warning: true, reason, message }] = &notes[..] else { panic!("{notes:?}") };
     assert_eq!(reason, reason::CHANNEL_QUARANTINED);
     assert!(message.contains("channel 7") && message.ends_with("heddle channel release --node n1"), "{message}");
@@ -250,6 +251,31 @@ fn deletion_waits_for_whom_it_names_but_not_for_the_lost() {
     view.drop_template(&("team".into(), "green-channel".into()));
     let writes = compute_domain(&view, &uid("green"), NOW);
     assert!(matches!(&writes[..], [Write::Unguard { notes, .. }] if notes.is_empty()), "{writes:?}");
+}
+
+#[test]
+fn a_template_without_its_label_is_released_with_its_compute_domain() {
+    let mut view = View::default();
+    let green = Cd { deleting: true, ..sample_cd("green", IsolationMode::Channel) };
+    let mut template = wanted_template(&green, green.spec.as_ref().unwrap());
+    template.metadata.labels = None;
+    view.put_template(template.clone());
+    let released = |unless_alive| Write::ReleaseTemplate { template: Box::new(template.clone()), unless_alive };
+    assert!(view.dirty.cds.contains(green.uid()));
+    assert_eq!(
+        compute_domain(&view, green.uid(), NOW),
+        [released(Some(uid("green")))],
+        "it has no ComputeDomain any more"
+    );
+    view.put_cd(green.clone());
+    assert_eq!(compute_domain(&view, green.uid(), NOW)[0], released(None));
+    // A name that no object can have is not asked for.
+    view.drop_template(&("team".into(), "green-channel".into()));
+    let mut odd = green.clone();
+    odd.spec.as_mut().unwrap().channel.resource_claim_template.name = "a/../b".into();
+    view.put_cd(odd);
+    let writes = compute_domain(&view, green.uid(), NOW);
+    assert!(matches!(&writes[..], [Write::Unguard { template: None, .. }]), "{writes:?}");
 }
 
 #[test]

@@ -7,8 +7,10 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 
+use super::view::template_label;
 use super::{Cd, View, Write, template_owner};
 use crate::api::{ChannelConfig, ComputeDomainSpec, IsolationMode};
+use crate::condition::enumerate;
 use crate::fault::{Fault, reason};
 use crate::{names, slices};
 
@@ -79,8 +81,41 @@ pub fn wanted(cd: &Cd, spec: &ComputeDomainSpec) -> ResourceClaimTemplate {
 }
 
 /// Anybody can put our label on a template; ours has the finalizer too.
-pub(super) fn ours(template: &ResourceClaimTemplate) -> bool {
+pub fn ours(template: &ResourceClaimTemplate) -> bool {
     template.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::FINALIZER)
+}
+
+/// One of ours, of the ComputeDomain with this UID.
+pub fn is_of(template: &ResourceClaimTemplate, uid: &str) -> bool {
+    ours(template) && template_owner(template) == Some(uid)
+}
+
+/// The UID of the ComputeDomain in the config of the claims made from the template.
+pub(super) fn configured(template: &ResourceClaimTemplate) -> Option<&str> {
+    let config = template.spec.spec.devices.iter().flat_map(|devices| devices.config.iter().flatten());
+    let mut ours = config.filter_map(|config| config.opaque.as_ref()).filter(|opaque| opaque.driver == names::DRIVER);
+    ours.next()?.parameters.0.get("domainID")?.as_str()
+}
+
+/// It is being deleted, and others than us keep it, in words: there is nothing for us to do about it.
+fn held(template: &ResourceClaimTemplate) -> Option<String> {
+    let metadata = &template.metadata;
+    if metadata.deletion_timestamp.is_none() || ours(template) {
+        return None;
+    }
+    let what = format!(
+        "ResourceClaimTemplate {}/{}",
+        metadata.namespace.as_deref().unwrap_or_default(),
+        metadata.name.as_deref().unwrap_or_default()
+    );
+    Some(held_by(&what, metadata))
+}
+
+/// Why an object that is being deleted is still there, without a finalizer of ours.
+pub(super) fn held_by(what: &str, metadata: &ObjectMeta) -> String {
+    let finalizers = metadata.finalizers.iter().flatten();
+    let finalizers = enumerate(finalizers.map(|finalizer| format!("{finalizer:.80}")));
+    format!("{what} is being deleted, and kept by the finalizers of others ({finalizers})")
 }
 
 /// Whether the claims made from the template ask for all slots of a node.
@@ -117,8 +152,14 @@ pub fn step(view: &View, cd: &Cd, spec: &ComputeDomainSpec) -> TemplateStep {
         };
     };
     let owner = template_owner(found);
+    // No watch tells when one without our label goes.
+    let recheck = template_label(found).is_none().then(|| Write::RecheckTemplate(key.clone()));
+    if let Some(what) = held(found) {
+        let text = format!("{what}: the one of ComputeDomain {} is made when it is gone", cd.full_name());
+        return TemplateStep::Blocked(Fault::retryable(reason::TEMPLATE_CONFLICT, text), recheck);
+    }
     if owner != Some(cd.uid()) {
-        return foreign(view, cd, &key, owner);
+        return TemplateStep::Blocked(foreign(view, cd, &key, owner), recheck);
     }
     // What it has been served as stays, also where its spec has lost that.
     let lost = ours(found) && asks_all(found) && spec.isolation_mode != IsolationMode::Domain;
@@ -145,7 +186,7 @@ pub fn step(view: &View, cd: &Cd, spec: &ComputeDomainSpec) -> TemplateStep {
     TemplateStep::Do(Write::MendTemplate(Box::new(mended)))
 }
 
-fn foreign(view: &View, cd: &Cd, key: &super::TemplateKey, owner: Option<&str>) -> TemplateStep {
+fn foreign(view: &View, cd: &Cd, key: &super::TemplateKey, owner: Option<&str>) -> Fault {
     let what = format!("ResourceClaimTemplate {}/{}", key.0, key.1);
     let conflict = |text: String| Fault::permanent(reason::TEMPLATE_CONFLICT, text);
     match owner {
@@ -154,13 +195,13 @@ fn foreign(view: &View, cd: &Cd, key: &super::TemplateKey, owner: Option<&str>) 
                 "{what} exists and is not ours; delete it, or name another one in ComputeDomain {}",
                 cd.full_name()
             );
-            TemplateStep::Blocked(conflict(text), Some(Write::RecheckTemplate(key.clone())))
+            conflict(text)
         }
         Some(uid) => match view.cd(uid) {
             Some(other) if other.deleting => {
                 let text =
                     format!("{what} still belongs to ComputeDomain {}, which is being deleted", other.full_name());
-                TemplateStep::Blocked(Fault::retryable(reason::TEMPLATE_CONFLICT, text), None)
+                Fault::retryable(reason::TEMPLATE_CONFLICT, text)
             }
             Some(other) => {
                 let text = format!(
@@ -168,11 +209,11 @@ fn foreign(view: &View, cd: &Cd, key: &super::TemplateKey, owner: Option<&str>) 
                     other.full_name(),
                     cd.full_name()
                 );
-                TemplateStep::Blocked(conflict(text), None)
+                conflict(text)
             }
             None => {
                 let text = format!("{what} is left over from a ComputeDomain that is gone, it is being removed");
-                TemplateStep::Blocked(Fault::retryable(reason::TEMPLATE_CONFLICT, text), None)
+                Fault::retryable(reason::TEMPLATE_CONFLICT, text)
             }
         },
     }
@@ -188,6 +229,9 @@ fn holds(found: Option<&BTreeMap<String, String>>, wanted: Option<&BTreeMap<Stri
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
+
     use super::*;
     use crate::controller::samples::*;
 
@@ -245,6 +289,25 @@ mod tests {
     }
 
     #[test]
+    fn one_that_others_keep_is_not_written_to() {
+        let green = sample_cd("green", IsolationMode::Channel);
+        let mut going = made(&green);
+        going.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        going.metadata.finalizers.as_mut().unwrap().push("other.io/hold".into());
+        let TemplateStep::Do(Write::ReleaseTemplate { .. }) = stepped(&green, Some(going.clone()), vec![]) else {
+            panic!()
+        };
+        going.metadata.finalizers = Some(vec!["other.io/hold".into()]);
+        let TemplateStep::Blocked(fault, None) = stepped(&green, Some(going.clone()), vec![]) else { panic!() };
+        assert_eq!(fault.reason, reason::TEMPLATE_CONFLICT);
+        assert!(fault.message.contains("team/green-channel is being deleted"), "{fault}");
+        assert!(fault.message.contains("(other.io/hold)"), "{fault}");
+        going.metadata.labels = None;
+        let stripped = stepped(&green, Some(going), vec![]);
+        assert!(matches!(stripped, TemplateStep::Blocked(_, Some(Write::RecheckTemplate(_)))), "no watch tells of it");
+    }
+
+    #[test]
     fn a_name_that_no_object_can_have_is_told_and_not_tried() {
         let long = "a".repeat(253);
         let longer = "a".repeat(254);
@@ -288,10 +351,36 @@ mod tests {
     }
 
     #[test]
+    fn one_of_ours_is_known_without_its_label() {
+        let green = sample_cd("green", IsolationMode::Channel);
+        for label in [None, Some(uid("other"))] {
+            let mut stripped = made(&green);
+            let labels = stripped.metadata.labels.as_mut().unwrap();
+            labels.remove(names::COMPUTE_DOMAIN_LABEL);
+            labels.extend(label.map(|uid| (names::COMPUTE_DOMAIN_LABEL.to_owned(), uid)));
+            let TemplateStep::Do(Write::MendTemplate(mended)) = stepped(&green, Some(stripped.clone()), vec![]) else {
+                panic!()
+            };
+            assert_eq!(*mended, made(&green));
+            stripped.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+            let step = stepped(&green, Some(stripped.clone()), vec![]);
+            assert!(matches!(step, TemplateStep::Do(Write::ReleaseTemplate { .. })), "{step:?}");
+            // For another it is what green's template ever is.
+            let mut second = sample_cd("second", IsolationMode::Channel);
+            second.spec = green.spec.clone();
+            let TemplateStep::Blocked(fault, _) = stepped(&second, Some(stripped), vec![green.clone()]) else {
+                panic!()
+            };
+            assert!(fault.message.contains("belongs to ComputeDomain team/green"), "{fault}");
+        }
+    }
+
+    #[test]
     fn what_is_not_ours_is_never_touched() {
         let green = sample_cd("green", IsolationMode::Channel);
         let mut theirs = made(&green);
         theirs.metadata.labels = None;
+        theirs.metadata.finalizers = None;
         let TemplateStep::Blocked(fault, Some(Write::RecheckTemplate(_))) = stepped(&green, Some(theirs), vec![])
         else {
             panic!()

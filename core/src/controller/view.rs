@@ -5,9 +5,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
 use super::index::Index;
-use super::relations::{cds_of, clique_of, domains_of, older, outdated, users_of, wanted_template};
+use super::relations::{cds_of, clique_of, domains_of, known, older, outdated, users_of, wanted_template};
 use super::taken_back::TakenBack;
-use super::template::{asks_all, ours};
+use super::template::{asks_all, configured, ours};
 use super::{Cd, Dirty, DriverMatch, LabelledClaim, Origin};
 use crate::api::{ChannelState, IMEXDomain, IMEXNode, ImexMode};
 use crate::fault::Fault;
@@ -108,6 +108,9 @@ impl View {
             cd.spec = before.spec.clone();
             cd.origin = Origin { marked: cd.origin.marked, ..before.origin.clone() };
         }
+        if known((&cd, cd.resource_version.as_deref()), before) {
+            return;
+        }
         let uid = cd.uid().to_string();
         let turned = before.is_none_or(|before| before.deleting != cd.deleting || before.spec != cd.spec);
         if let Some(before) = self.cds.remove(&uid) {
@@ -166,7 +169,10 @@ impl View {
     /// A ResourceClaimTemplate has come or changed.
     pub fn put_template(&mut self, template: ResourceClaimTemplate) {
         let Some(key) = template_key(&template.metadata) else { return };
-        if self.templates.get(&key).is_some_and(|before| outdated(&template.metadata, &before.metadata)) {
+        let before = self.templates.get(&key);
+        if before.is_some_and(|before| outdated(&template.metadata, &before.metadata))
+            || known((&template, template.metadata.resource_version.as_deref()), before)
+        {
             return;
         }
         self.drop_template(&key);
@@ -208,7 +214,10 @@ impl View {
     /// An IMEXNode has come or changed.
     pub fn put_imex_node(&mut self, node: IMEXNode) {
         let node_name = name(&node).to_string();
-        if self.imex_nodes.get(&node_name).is_some_and(|before| outdated(&node.metadata, &before.metadata)) {
+        let before = self.imex_nodes.get(&node_name);
+        if before.is_some_and(|before| outdated(&node.metadata, &before.metadata))
+            || known((&node, node.metadata.resource_version.as_deref()), before)
+        {
             return;
         }
         if !self.take_imex_node(&node_name) {
@@ -271,10 +280,12 @@ impl View {
     /// An IMEXDomain has come or changed.
     pub fn put_domain(&mut self, domain: IMEXDomain) {
         let domain_name = name(&domain).to_string();
-        if self.domains.get(&domain_name).is_some_and(|before| outdated(&domain.metadata, &before.metadata)) {
+        let before = self.domains.get(&domain_name);
+        if before.is_some_and(|before| outdated(&domain.metadata, &before.metadata))
+            || known((&domain, domain.metadata.resource_version.as_deref()), before)
+        {
             return;
         }
-        let before = self.domains.get(&domain_name);
         self.taken_back.see(before, &domain, |uid| self.cds.get(uid).is_some_and(Cd::alive));
         self.drop_domain(&domain_name);
         self.domains_by_clique.add([&domain.spec.clique], &domain_name);
@@ -449,7 +460,7 @@ impl View {
         self.templates.get(key)
     }
 
-    /// The templates labelled with this UID.
+    /// The templates of the ComputeDomain with this UID, as [`template_owner`] says.
     pub fn templates_of(&self, uid: &str) -> impl Iterator<Item = &ResourceClaimTemplate> {
         self.templates_by_cd.get(uid).into_iter().flatten().filter_map(|key| self.templates.get(key))
     }
@@ -633,7 +644,14 @@ pub fn template_key(metadata: &ObjectMeta) -> Option<TemplateKey> {
     Some((metadata.namespace.clone()?, metadata.name.clone()?))
 }
 
-/// The UID on a template's label.
+/// The UID of the ComputeDomain that a template is of: for one of ours the UID in its config, which nobody can change,
+/// whatever was done to its labels; else that on its label.
 pub fn template_owner(template: &ResourceClaimTemplate) -> Option<&str> {
+    let of_config = || configured(template).filter(|_| ours(template));
+    of_config().or_else(|| template_label(template))
+}
+
+/// The UID on a template's label. Without it no watch tells of the template.
+pub(super) fn template_label(template: &ResourceClaimTemplate) -> Option<&str> {
     Some(template.meta().labels.as_ref()?.get(names::COMPUTE_DOMAIN_LABEL)?.as_str())
 }

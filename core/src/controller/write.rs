@@ -20,6 +20,8 @@ pub enum Write {
     Unguard {
         /// The ComputeDomain.
         cd: Box<Cd>,
+        /// Where its template would be. Without its label the view may not know of it: it is looked for first.
+        template: Option<TemplateKey>,
         /// The Events of it.
         notes: Vec<Note>,
     },

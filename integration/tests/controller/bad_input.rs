@@ -74,11 +74,14 @@ fn the_longest_names_are_served_and_impossible_ones_told() {
         cluster.delete(&long).await;
         cluster.gone(&long).await;
         assert!(cluster.server.objects("resource.k8s.io", "resourceclaimtemplates").is_empty());
-        cluster.create_with_template("odd", Channel, "Not_A Name/../x").await;
-        let text = cluster.condition("odd", READY, "False", reason::INVALID_SPEC).await;
+        cluster.create_with_template(&long, Channel, "Not_A Name/../x").await;
+        let text = cluster.condition(&long, READY, "False", reason::INVALID_SPEC).await;
         assert!(text.contains("Not_A Name/../x"), "{text}");
-        cluster.delete("odd").await;
-        cluster.gone("odd").await;
+        let told = || async { cluster.events(reason::INVALID_SPEC).await.pop() };
+        let event = cluster.until("an Event about it", told).await;
+        assert_eq!(event.regarding.unwrap().name.as_ref(), Some(&long));
+        cluster.delete(&long).await;
+        cluster.gone(&long).await;
     });
 }
 

@@ -1,6 +1,12 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use heddle_core::api::IMEXDomain;
 use heddle_core::api::IsolationMode::{Channel, Domain};
 use heddle_core::controller::READY;
+use heddle_core::fault::reason;
+use heddle_core::names;
+use heddle_integration::api::Verb;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -21,6 +27,51 @@ fn an_idle_cluster_is_not_written_to() {
         cluster.kill_controller();
         cluster.start_controller();
         assert_eq!(cluster.until_quiet().await, before);
+    });
+}
+
+/// It was, up to 260 times a second, with writes that changed nothing.
+#[test]
+fn what_others_keep_from_going_is_not_asked_for_again_and_again() {
+    test(1, async |cluster: &mut Cluster| {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = asked.clone();
+        cluster.server.fail_requests(move |request| {
+            let changes = !matches!(request.verb, Verb::Get | Verb::List | Verb::Watch);
+            counted.fetch_add(usize::from(changes), Ordering::Relaxed);
+            None
+        });
+        let hold = |ours: &str| Patch::Merge(json!({"metadata": {"finalizers": [ours, "other.io/hold"]}}));
+        let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        let params = PatchParams::default();
+
+        cluster.create("green", Channel).await;
+        cluster.condition("green", READY, "True", "NoPods").await;
+        cluster.templates().patch("green-channel", &params, &hold(names::FINALIZER)).await.unwrap();
+        cluster.templates().delete("green-channel", &DeleteParams::default()).await.unwrap();
+        let text = cluster.condition("green", READY, "False", reason::TEMPLATE_CONFLICT).await;
+        assert!(text.contains("(other.io/hold)"), "{text}");
+
+        let red = cluster.create("red", Domain).await;
+        let own = exclusive(&red.uid);
+        cluster.place(&red, Domain, "n0").await;
+        assert_eq!(cluster.prepared(&red, "n0").await.0, own);
+        cluster.domains().patch(&own, &params, &hold(names::DOMAIN_FINALIZER)).await.unwrap();
+        cluster.end(&red, "n0").await;
+        cluster.delete("red").await;
+        cluster.gone("red").await;
+        let held =
+            || async { (cluster.domains().get(&own).await.unwrap().finalizers() == ["other.io/hold"]).then_some(()) };
+        cluster.until("our finalizer goes", held).await;
+
+        cluster.until_quiet().await;
+        let before = asked.load(Ordering::Relaxed);
+        cluster.until_quiet().await;
+        assert_eq!(asked.load(Ordering::Relaxed), before);
+
+        cluster.templates().patch("green-channel", &params, &release).await.unwrap();
+        cluster.condition("green", READY, "True", "NoPods").await;
+        cluster.domains().patch(&own, &params, &release).await.unwrap();
     });
 }
 

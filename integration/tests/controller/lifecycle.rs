@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use heddle_core::api::IsolationMode::{self, Channel, Domain};
-use heddle_core::controller::{CHANNEL_ASSIGNED, DEGRADED, ISOLATED, READY};
+use heddle_core::controller::{CHANNEL_ASSIGNED, Cd, DEGRADED, ISOLATED, READY, wanted_template};
 use heddle_core::fault::reason;
 use heddle_core::names;
 use heddle_integration::api::Verb;
@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use serde_json::json;
 
-use crate::cluster::{Cluster, home, test};
+use crate::cluster::{Cluster, home, test, test_alone};
 
 async fn template(cluster: &Cluster, name: &str) -> ResourceClaimTemplate {
     cluster.until(name, || async { cluster.templates().get_opt(name).await.unwrap() }).await
@@ -168,6 +168,51 @@ fn a_foreign_template_is_told_and_never_touched() {
         cluster.delete("green").await;
         cluster.gone("green").await;
         assert_eq!(cluster.templates().get("theirs").await.unwrap().resource_version(), theirs.resource_version());
+    });
+}
+
+async fn strip(cluster: &Cluster) -> ResourceClaimTemplate {
+    let labels = json!({"metadata": {"labels": {names::COMPUTE_DOMAIN_LABEL: null}}});
+    cluster.templates().patch("green-channel", &PatchParams::default(), &Patch::Merge(labels)).await.unwrap()
+}
+
+/// With our finalizer and without our label it would stay for good, and its namespace with it.
+#[test]
+fn a_template_that_has_lost_its_label_is_mended_and_goes_with_its_compute_domain() {
+    test(0, async |cluster: &mut Cluster| {
+        let green = cluster.create("green", Channel).await;
+        cluster.condition("green", READY, "True", "NoPods").await;
+        let stripped = strip(cluster).await;
+        let mended = || async {
+            let template = cluster.templates().get("green-channel").await.unwrap();
+            (template.labels().get(names::COMPUTE_DOMAIN_LABEL) == Some(&green.uid)).then_some(template)
+        };
+        assert_eq!(cluster.until("its label is mended", mended).await.uid(), stripped.uid());
+        // Nobody sees what is done to it now.
+        cluster.kill_controller();
+        strip(cluster).await;
+        cluster.templates().delete("green-channel", &DeleteParams::default()).await.unwrap();
+        cluster.delete("green").await;
+        cluster.start_controller();
+        cluster.gone("green").await;
+        assert!(cluster.templates().get_opt("green-channel").await.unwrap().is_none());
+    });
+}
+
+/// The same where its ComputeDomain is gone already: by a finalizer that was taken off by hand, or a version of before.
+#[test]
+fn a_template_without_label_and_compute_domain_is_removed() {
+    test_alone(0, async |cluster: &mut Cluster| {
+        let green = cluster.create("green", Channel).await;
+        let object = serde_json::to_value(cluster.cds().get(&green.name).await.unwrap()).unwrap();
+        let green = Cd::read(&serde_json::from_value(object).unwrap()).unwrap();
+        let mut left = wanted_template(&green, green.spec.as_ref().unwrap());
+        left.metadata.labels = None;
+        cluster.templates().create(&PostParams::default(), &left).await.unwrap();
+        cluster.delete("green").await;
+        cluster.start_controller();
+        let gone = || async { cluster.templates().get_opt("green-channel").await.unwrap().is_none().then_some(()) };
+        cluster.until("what is left over goes", gone).await;
     });
 }
 

@@ -1,5 +1,5 @@
 use heddle_core::api::ComputeDomainStatus;
-use heddle_core::controller::{Cd, Note, without_finalizer};
+use heddle_core::controller::{Cd, Note, TemplateKey, is_template_of, without_finalizer};
 use heddle_core::names;
 use kube::api::Patch;
 use serde_json::{Value, json};
@@ -24,7 +24,13 @@ impl Effects {
         self.put_finalizers(cd, &finalizers).await
     }
 
-    pub(super) async fn unguard(&self, cd: &Cd, notes: Vec<Note>) -> Done {
+    /// A template of it that is found now is released first.
+    pub(super) async fn unguard(&self, cd: &Cd, template: Option<TemplateKey>, notes: Vec<Note>) -> Done {
+        if let Some(key) = template
+            && self.find_template(&key, |found| is_template_of(found, cd.uid())).await?
+        {
+            return Ok(());
+        }
         self.put_finalizers(cd, &without_finalizer(&cd.finalizers)).await?;
         for note in notes {
             self.note(cd, note).await;

@@ -32,6 +32,9 @@ impl Effects {
         }
         let (api, name) = (self.domains(), name_of(&domain));
         let finalizers: Vec<_> = domain.finalizers().iter().filter(|f| *f != names::DOMAIN_FINALIZER).collect();
+        if finalizers.len() == domain.finalizers().len() {
+            return self.settle(&api, name, None, Ok(domain.clone())).await;
+        }
         let goes = finalizers.is_empty();
         let body = json!({"metadata": {"resourceVersion": domain.resource_version(), "finalizers": finalizers}});
         let answer = api.patch(name, &patch(), &Patch::Merge(body)).await;

@@ -6,13 +6,12 @@ use heddle_core::fault::Fault;
 use heddle_core::names;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event, EventType};
 
 use super::Effects;
+use crate::events::Recorder;
 use crate::reference;
 
-/// What the API takes for an Event's note.
-const LONGEST: usize = 1000;
 /// Before each Event a recorder looks through all that it has written in the last six minutes. ComputeDomains that come and
 /// go by the thousand have one of these between them and not all the others.
 const RECORDERS: usize = 256;
@@ -23,8 +22,8 @@ pub(super) struct Recorders(Rc<[Recorder]>);
 
 impl Recorders {
     pub(super) fn new(client: &Client) -> Self {
-        let reporter = Reporter { controller: names::CONTROLLER.into(), instance: std::env::var("POD_NAME").ok() };
-        Self((0..RECORDERS).map(|_| Recorder::new(client.clone(), reporter.clone())).collect())
+        let instance = std::env::var("POD_NAME").ok();
+        Self((0..RECORDERS).map(|_| Recorder::new(client.clone(), names::CONTROLLER, instance.clone())).collect())
     }
 
     /// The one that counts repetitions about this object.
@@ -61,7 +60,7 @@ impl Effects {
         let event = Event {
             type_: if warning { EventType::Warning } else { EventType::Normal },
             reason,
-            note: Some(message.chars().take(LONGEST).collect()),
+            note: Some(message),
             action: "Reconcile".into(),
             secondary: None,
         };

@@ -12,7 +12,7 @@ use heddle_core::api::{IMEXDomain, IMEXNode};
 use heddle_core::controller::Write;
 use heddle_core::names;
 use kube::api::{Api, DynamicObject, PatchParams, PostParams};
-use kube::{Client, Resource};
+use kube::{Client, Resource, ResourceExt};
 
 use self::events::Recorders;
 use super::metrics::{ControllerMetrics, Outcome};
@@ -36,7 +36,10 @@ type Done = Result<(), kube::Error>;
 
 /// The API has accepted a write and kept nothing of it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the API kept nothing of it: the CustomResourceDefinition is not this release's, run `heddle crds apply`")]
+#[error(
+    "the API kept nothing of it: the CustomResourceDefinition is not this release's (run `heddle crds apply`), or an admission \
+     webhook takes it back"
+)]
 struct Dropped;
 
 impl Effects {
@@ -46,9 +49,9 @@ impl Effects {
         Self { client, view, recorders, metrics }
     }
 
-    /// Makes one write; whether its decision is through. A conflict is: the object that was changed under it is in the
-    /// view by then, and asks for the decision itself.
-    pub async fn run(&self, write: Write) -> bool {
+    /// Makes one write. After a conflict the object that was changed under it is in the view and asks for the decision itself,
+    /// if it has changed.
+    pub async fn run(&self, write: Write) -> Outcome {
         let name = label(&write);
         let result = tokio::time::timeout(LIMIT, self.write(write)).await;
         progress();
@@ -72,14 +75,14 @@ impl Effects {
             }
         };
         self.metrics.wrote(name, outcome);
-        outcome != Outcome::Failed
+        outcome
     }
 
     async fn write(&self, write: Write) -> Done {
         match write {
             Write::Mark(cd) => self.mark(&cd).await,
             Write::Guard(cd) => self.guard(&cd).await,
-            Write::Unguard { cd, notes } => self.unguard(&cd, notes).await,
+            Write::Unguard { cd, template, notes } => self.unguard(&cd, template, notes).await,
             Write::CreateTemplate { cd, template } => self.create_template(&cd, &template).await,
             Write::MendTemplate(template) => self.mend_template(&template).await,
             Write::ReleaseTemplate { template, unless_alive } => {
@@ -134,12 +137,12 @@ impl Effects {
     async fn settle<K: Watched>(&self, api: &Api<K>, name: &str, key: Option<String>, answer: kube::Result<K>) -> Done {
         match answer {
             Ok(object) => {
-                object.put(&mut self.view.borrow_mut());
+                self.put(object);
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
                 match api.get_opt(name).await? {
-                    Some(object) => object.put(&mut self.view.borrow_mut()),
+                    Some(object) => self.put(object),
                     None => {
                         if let Some(key) = key {
                             self.view.borrow_mut().drop(K::KIND, &key);
@@ -150,6 +153,12 @@ impl Effects {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// As a watch would bring it.
+    fn put<K: Watched>(&self, mut object: K) {
+        object.managed_fields_mut().clear();
+        object.put(&mut self.view.borrow_mut());
     }
 }
 

@@ -1,4 +1,5 @@
-use heddle_core::controller::{TemplateKey, template_key, without_finalizer};
+use heddle_core::controller::{TemplateKey, is_our_template, template_key, without_finalizer};
+use heddle_core::names;
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, Preconditions};
@@ -33,7 +34,8 @@ impl Effects {
             "finalizers": template.finalizers(),
         }});
         let answer = api.patch(&key.1, &patch(), &Patch::Merge(body)).await;
-        self.settle(&api, &key.1, Some(format!("{}/{}", key.0, key.1)), answer).await
+        let before = template.resource_version();
+        self.settle_change(&api, &key.1, &format!("{}/{}", key.0, key.1), before.as_deref(), answer).await
     }
 
     /// Deletes first: while our finalizer holds the template nobody else's can take its name, and what a crash leaves
@@ -59,6 +61,9 @@ impl Effects {
             }
         }
         let finalizers = without_finalizer(current.finalizers());
+        if finalizers.len() == current.finalizers().len() {
+            return self.settle(&api, &key.1, None, Ok(current)).await;
+        }
         let body = json!({"metadata": {"resourceVersion": current.resource_version(), "finalizers": finalizers}});
         let answer = api.patch(&key.1, &patch(), &Patch::Merge(body)).await;
         self.settle(&api, &key.1, Some(format!("{}/{}", key.0, key.1)), answer).await?;
@@ -74,6 +79,39 @@ impl Effects {
     pub(super) async fn is_alive(&self, namespace: &str, uid: &str) -> kube::Result<bool> {
         let found = self.compute_domains(namespace).list(&ListParams::default()).await?;
         Ok(found.items.iter().any(|cd| cd.metadata.uid.as_deref() == Some(uid)))
+    }
+
+    /// Reads a template that the watch may not bring, and puts it into the view if it is `wanted`.
+    pub(super) async fn find_template(
+        &self,
+        key: &TemplateKey,
+        wanted: impl Fn(&ResourceClaimTemplate) -> bool,
+    ) -> kube::Result<bool> {
+        let api: Api<ResourceClaimTemplate> = Api::namespaced(self.client.clone(), &key.0);
+        let found = api.get_opt(&key.1).await?.filter(wanted);
+        let is_there = found.is_some();
+        if let Some(template) = found {
+            self.put(template);
+        }
+        Ok(is_there)
+    }
+
+    /// Looks for templates of ours that have lost their label, which no watch brings. Their ComputeDomains mend them, or
+    /// they are released if these are gone.
+    pub async fn find_stripped(&self) {
+        let api: Api<ResourceClaimTemplate> = Api::all(self.client.clone());
+        let unlabelled = ListParams::default().labels(&format!("!{}", names::COMPUTE_DOMAIN_LABEL));
+        let found = async {
+            let mut stripped = api.list_metadata(&unlabelled).await?.items;
+            stripped.retain(|template| template.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER));
+            for key in stripped.iter().filter_map(|template| template_key(&template.metadata)) {
+                self.find_template(&key, is_our_template).await?;
+            }
+            Ok::<_, kube::Error>(())
+        };
+        if let Err(error) = found.await {
+            tracing::warn!("templates that have lost their label cannot be looked for: {error}");
+        }
     }
 
     /// Looks whether a foreign template is still there.
