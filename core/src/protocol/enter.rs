@@ -84,24 +84,22 @@ pub fn enter(node: &IMEXNode, domain: &IMEXDomain, cd: &ComputeDomainRef, mode: 
             reason::CHANNEL_DRAINING,
             format!("channel {} of {who} is being drained in domain {domain_name}", entry.channel),
         )),
-        (None, Some(entry)) if let Some(other) = holder(node, domain, &cd.uid, entry.channel) => {
-            Enter::Refuse(Fault::permanent(
+        (None, Some(entry)) => match (holder(node, domain, &cd.uid, entry.channel), beyond(node, entry.channel)) {
+            (Some(other), _) => Enter::Refuse(Fault::permanent(
                 reason::CHANNEL_CLASH,
                 format!(
                     "{who} and {other} both have channel {} in domain {domain_name}: no new claim of either gets it; make one of the two ComputeDomains anew",
                     entry.channel
                 ),
-            ))
-        }
-        (None, Some(entry)) => match beyond(node, entry.channel) {
-            Some(count) => Enter::Refuse(Fault::permanent(
+            )),
+            (None, Some(count)) => Enter::Refuse(Fault::permanent(
                 reason::MEMBER_MISMATCH,
                 format!(
                     "node {node_name} has {count} IMEX channels, {who} has channel {} in domain {domain_name}; set NVreg ImexChannelCount alike on all nodes",
                     entry.channel
                 ),
             )),
-            None => {
+            (None, None) => {
                 let mut status = node.status.clone().unwrap_or_default();
                 let listed = NodeChannel { channel: entry.channel, domain: domain_name.into(), since: now.into() };
                 status.channels.insert(cd.uid.clone(), listed);
