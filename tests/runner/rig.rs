@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -171,6 +171,12 @@ impl Node {
     /// The same for a socket of another place.
     pub async fn start_at(&mut self, command: &[&str], arguments: &[String], socket: &Path) -> Client {
         let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
+        self.spawn(command, arguments, log.into());
+        Client::connect(socket).await
+    }
+
+    /// Starts a runner whose log goes there.
+    pub fn spawn(&mut self, command: &[&str], arguments: &[String], log: Stdio) {
         let words: Vec<_> = command.iter().copied().chain([HEDDLE]).collect();
         let runner = Command::new(words[0])
             .args(&words[1..])
@@ -182,11 +188,15 @@ impl Node {
             .spawn()
             .unwrap();
         self.runner = Some(runner);
-        Client::connect(socket).await
     }
 
     pub async fn start(&mut self) -> Client {
         self.start_by(&[], &self.arguments()).await
+    }
+
+    /// How the runner has ended; none while it has not.
+    pub fn runner_ended(&mut self) -> Option<ExitStatus> {
+        self.runner.as_mut().unwrap().try_wait().unwrap()
     }
 
     pub fn runner_pid(&self) -> u32 {
