@@ -546,19 +546,102 @@ async fn a_hosts_file_that_cannot_be_written_is_said_and_ends_no_daemon() {
     rig.end().await;
 }
 
+/// Puts a file in the place of the folder of what the daemon reads, so that nothing can be written there.
+fn obstruct(run: &Path) {
+    while fs::write(run.join("daemon"), "").is_err() {
+        let _ = fs::remove_dir_all(run.join("daemon"));
+    }
+}
+
 #[tokio::test]
-async fn a_key_that_was_lost_with_the_folder_is_missed_and_taken_again() {
+async fn what_kept_a_daemon_from_its_identity_is_waited_out_without_an_agent() {
+    let mut rig = Rig::start(root()).await;
+    let run = rig.root.path().join("run");
+    rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 1), false)).await.unwrap();
+    rig.until_ready().await;
+    for (domain, stops) in [("e", false), ("f", true)] {
+        if stops {
+            rig.client.stop(StopRequest { no_claims_prepared: true }).await.unwrap();
+        }
+        obstruct(&run);
+        let given = apply_as(config(domain, "10.0.0.1"), identity(domain, 2), true);
+        // Told or not, it is not forgotten.
+        let _ = rig.client.apply(given).await;
+        let down = rig.until("DOWN", |state| state.domain == domain && state.daemon_state == "DOWN").await;
+        assert!(down.message.contains("cannot be written"), "{down:?}");
+        fs::remove_file(run.join("daemon")).unwrap();
+        rig.until("READY", |state| state.domain == domain && state.daemon_state == "READY").await;
+        assert_eq!(fs::read_to_string(run.join("daemon/identity/tls.key")).unwrap(), "-----BEGIN 2-----\n");
+    }
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_stop_is_whole_whatever_has_become_of_the_files() {
+    let mut rig = Rig::start(root()).await;
+    let run = rig.root.path().join("run");
+    let damages: [fn(&Path); 2] = [|run| fs::remove_dir_all(run.join("daemon")).unwrap(), obstruct];
+    for damage in damages {
+        rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 1), false)).await.unwrap();
+        let ready = rig.until_ready().await;
+        damage(&run);
+        let stopped = rig.client.stop(StopRequest { no_claims_prepared: true }).await.unwrap().into_inner();
+        assert_eq!((stopped.domain.as_str(), stopped.identity.as_str()), ("", ""));
+        assert!(!alive(ready.daemon_pid));
+        let _ = fs::remove_file(run.join("daemon"));
+    }
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_file_that_was_lost_or_damaged_is_put_right_and_the_daemon_reads_it_again() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply_as(config("d", "10.0.0.9"), identity("d", 1), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+    let run = rig.root.path().join("run");
+    let files = ["hosts", "daemon/nodes.cfg", "daemon/config.cfg", "daemon/identity/tls.key", "daemon/identity/ca.crt"];
+    let mut signals = 0;
+    for file in files.map(|file| run.join(file)) {
+        let before = fs::read_to_string(&file).unwrap();
+        let damages: [fn(&Path); 2] = [|file| fs::remove_file(file).unwrap(), |file| fs::write(file, "x").unwrap()];
+        for damage in damages {
+            damage(&file);
+            let is_right = || fs::read_to_string(&file).is_ok_and(|text| text == before);
+            rig.until_calls("put right", |_| is_right()).await;
+            rig.until_calls("signalled", |calls| calls.matches("usr1 1").count() > signals).await;
+            signals = rig.calls().matches("usr1 1").count();
+        }
+    }
+    // Not by the next look: at once, where the agent says the same again.
+    fs::remove_file(run.join("hosts")).unwrap();
+    rig.client.apply(apply_as(config("d", "10.0.0.9"), identity("d", 1), false)).await.unwrap();
+    assert!(run.join("hosts").exists());
+    let state = rig.client.get(GetRequest {}).await.unwrap().into_inner();
+    assert_eq!((state.daemon_pid, state.starts), (ready.daemon_pid, 1));
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_key_that_was_lost_with_the_folder_is_there_again_and_one_that_nobody_knows_is_missed() {
     let mut rig = Rig::start(root()).await;
     rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 1), false)).await.unwrap();
     let ready = rig.until_ready().await;
     assert_ne!(ready.identity_sha256, "");
     let run = rig.root.path().join("run");
     fs::remove_dir_all(&run).unwrap();
+    rig.until_calls("signalled", |calls| calls.contains("usr1")).await;
+    assert_eq!(fs::read_to_string(run.join("daemon/identity/tls.key")).unwrap(), "-----BEGIN 1-----\n");
+
+    let root = rig.kill().await;
+    fs::remove_file(run.join("daemon/identity/tls.key")).unwrap();
+    let mut rig = Rig::start(root).await;
+    rig.until_ready().await;
     let missed = rig.until("missed", |state| state.identity_sha256.is_empty()).await;
     assert_eq!((missed.daemon_pid, missed.identity.as_str()), (ready.daemon_pid, "d.x"));
     rig.client.renew(RenewRequest { identity: Some(identity("d", 2)) }).await.unwrap();
     assert_eq!(fs::read_to_string(run.join("daemon/identity/tls.key")).unwrap(), "-----BEGIN 2-----\n");
-    rig.until_calls("signalled", |calls| calls.contains("usr1")).await;
+    let signals = rig.calls().matches("usr1").count();
+    rig.until_calls("signalled", |calls| calls.matches("usr1").count() > signals).await;
     assert!(alive(ready.daemon_pid));
     rig.end().await;
 }

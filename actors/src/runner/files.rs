@@ -101,7 +101,7 @@ impl Files {
     pub(super) fn write_record(&self, record: &Record) -> Result<(), Fault> {
         let path = self.record();
         let text = serde_json::to_vec(record).map_err(|error| unwritable(&path, &error.into()))?;
-        replace(&path, &text, 0o600)
+        replace(&path, &text, 0o600).map(drop)
     }
 
     /// What was known of the daemon that ran last.
@@ -132,15 +132,15 @@ impl Files {
         }
     }
 
-    /// Writes what says whom it serves and how.
-    pub(super) fn write_config(&self, config: &DomainConfig) -> Result<(), Fault> {
+    /// Writes what says whom it serves and how; whether it was not there as it should be.
+    pub(super) fn write_config(&self, config: &DomainConfig) -> Result<bool, Fault> {
         let dir = self.settings.config_dir();
-        replace(&dir.join(NODE_MAP), config.node_map.as_bytes(), 0o644)?;
-        replace(&dir.join(CONFIG), self.daemon_settings(config)?.as_bytes(), 0o644)?;
-        self.write_hosts(config)
+        let map = replace(&dir.join(NODE_MAP), config.node_map.as_bytes(), 0o644)?;
+        let settings = replace(&dir.join(CONFIG), self.daemon_settings(config)?.as_bytes(), 0o644)?;
+        Ok(self.write_hosts(config)? || map || settings)
     }
 
-    pub(super) fn write_hosts(&self, config: &DomainConfig) -> Result<(), Fault> {
+    pub(super) fn write_hosts(&self, config: &DomainConfig) -> Result<bool, Fault> {
         replace(&self.settings.hosts_file(), hosts_file(&config.hosts).as_bytes(), 0o644)
     }
 
@@ -168,7 +168,12 @@ impl Files {
         written.map_err(|error| unwritable(&dir.join("identity"), &error))
     }
 
-    /// What is known of the identity that is there.
+    /// The identity that is there, if it is whole.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        identity::read(&self.settings.config_dir()).map(|(_, identity)| identity)
+    }
+
+    /// What is known of the identity that is there, if it is whole.
     pub(super) fn identity_note(&self) -> Option<Note> {
         identity::note(&self.settings.config_dir())
     }
@@ -179,7 +184,7 @@ impl Files {
         match config {
             Some(config) => {
                 let text = serde_json::to_vec(config).map_err(|error| unwritable(&path, &error.into()))?;
-                replace(&path, &text, 0o600)
+                replace(&path, &text, 0o600).map(drop)
             }
             None => match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&path, &error)),
@@ -208,10 +213,10 @@ fn identity_of(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Replaces a file as a whole: a reader sees the old or the new one. What is there already takes no room, so that a daemon can
-/// be started again on a disk that is full.
-fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Fault> {
+/// be started again on a disk that is full. Whether it was not.
+fn replace(path: &Path, content: &[u8], mode: u32) -> Result<bool, Fault> {
     if fs::read(path).is_ok_and(|present| present == content) {
-        return Ok(());
+        return Ok(false);
     }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -224,7 +229,7 @@ fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Fault> {
         .open(&temporary)
         .and_then(|mut file| file.write_all(content))
         .and_then(|()| fs::rename(&temporary, path));
-    written.map_err(|error| {
+    written.map(|()| true).map_err(|error| {
         // It would take the room that is missing.
         let _ = fs::remove_file(&temporary);
         unwritable(path, &error)

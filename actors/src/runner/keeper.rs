@@ -8,7 +8,7 @@ use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, SystemTime};
 
 use heddle_core::fault::Fault;
-use heddle_core::imex::{DaemonState, DomainConfig, LINKS_CONTRACT, OwnRow};
+use heddle_core::imex::{DaemonState, DomainConfig, Identity, LINKS_CONTRACT, OwnRow, shown_name};
 use heddle_proto::runner::State;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -35,6 +35,8 @@ pub(super) struct Keeper {
     files: Files,
     door: Door,
     config: Option<DomainConfig>,
+    /// What the daemon is to show, to be written as often as it takes.
+    identity: Option<Identity>,
     daemon: Option<Daemon>,
     signal: Signal,
     state: watch::Sender<State>,
@@ -83,6 +85,7 @@ impl Keeper {
             look_at: Instant::now() + settings.timing.poll_ready,
             isolation: settings.isolation.clone(),
             settings,
+            identity: files.identity(),
             files,
             door,
             astray: false,
@@ -175,13 +178,10 @@ impl Keeper {
         }
     }
 
-    /// Somebody may have removed the runner's folder under it. The daemon must not end for that: what it reads is written anew
-    /// and shown to it again.
+    /// Somebody may have removed the runner's folder under it, or changed what is in it. The daemon must not end for that: what it
+    /// reads is written anew and shown to it again.
     async fn look(&mut self) {
         let is_whole = self.files.are_in_place() && self.settings.socket.exists();
-        if is_whole && !self.astray {
-            return;
-        }
         match self.restore().await {
             Ok(()) if is_whole => {}
             Ok(()) => tracing::warn!(
@@ -189,6 +189,10 @@ impl Keeper {
                 "somebody has removed the runner's folder, or something in it; it is there again"
             ),
             Err(why) => tracing::error!("the runner's folder is not as it should be, and this is tried again: {why}"),
+        }
+        // Whatever was in the way of a start: one that serves a domain has a daemon, or is about to start it.
+        if self.config.is_some() && self.daemon.is_none() {
+            self.start_at.get_or_insert_with(Instant::now);
         }
     }
 
@@ -198,11 +202,44 @@ impl Keeper {
             self.astray = self.daemon.is_some();
             self.files.restore().map_err(told)?;
         }
-        self.files.remember(self.config.as_ref()).map_err(told)?;
-        if let Some(config) = &self.config {
-            self.files.write_config(config).map_err(told)?;
-        }
+        // Each by itself: what has no room or no folder keeps nothing else from being put right.
         self.record();
+        let parts = [
+            self.files.remember(self.config.as_ref()).map_err(told),
+            self.mend().map_err(told),
+            self.show_again().await,
+            self.open_again().map_err(told),
+        ];
+        parts.into_iter().collect()
+    }
+
+    /// Puts right what the daemon reads, where somebody has changed or removed it.
+    fn mend(&mut self) -> Result<(), Fault> {
+        let Some(config) = &self.config else { return Ok(()) };
+        let written = self.files.write_config(config)?;
+        if self.keep_identity(config)? || written {
+            tracing::info!("what nvidia-imex reads was not as it should be, and is again");
+            self.signal.want(Instant::now());
+        }
+        // Keys that no runner knows any more the agent sees missing, and brings them again.
+        self.publish_identity();
+        Ok(())
+    }
+
+    /// Puts what the daemon is to show where it looks for it; whether it was not there.
+    fn keep_identity(&self, config: &DomainConfig) -> Result<bool, Fault> {
+        if shown_name(&config.settings).is_none() {
+            return self.files.write_identity(None).map(|()| false);
+        }
+        let Some(identity) = &self.identity else { return Ok(false) };
+        if self.files.identity_note().is_some_and(|note| note.hash == identity.hash()) {
+            return Ok(false);
+        }
+        self.files.write_identity(Some(identity)).map(|()| true)
+    }
+
+    /// A daemon that sees a folder which is no longer the runner's.
+    async fn show_again(&mut self) -> Result<(), String> {
         if self.astray
             && let Some(daemon) = &self.daemon
         {
@@ -210,12 +247,11 @@ impl Keeper {
             self.signal.want(Instant::now());
         }
         self.astray = false;
-        if !self.settings.socket.exists() {
-            self.door.open_anew(&self.settings.socket).map_err(told)?;
-        }
-        // Its keys are nowhere else; the agent sees that they are missing and brings them again.
-        self.publish_identity();
         Ok(())
+    }
+
+    fn open_again(&mut self) -> Result<(), Fault> {
+        if self.settings.socket.exists() { Ok(()) } else { self.door.open_anew(&self.settings.socket) }
     }
 
     /// A daemon whose runner was killed is served on with: ending it would end jobs. Unless another domain was
@@ -283,7 +319,8 @@ impl Keeper {
         let Some(config) = self.config.clone() else { return };
         let started = self.hindrance(&config).map_or_else(
             || {
-                self.files.write_daemon(&config).map_err(|fault| fault.message)?;
+                let written = self.keep_identity(&config).and_then(|_| self.files.write_daemon(&config));
+                written.map_err(|fault| fault.message)?;
                 let command = self.settings.daemon_command()?;
                 let program = command.as_std().get_program().to_owned();
                 Daemon::start(command).map_err(|error| format!("{} cannot be started: {error}", program.display()))
@@ -363,6 +400,8 @@ impl Keeper {
             state.daemon_state = DaemonState::Down.to_string();
             state.daemon_pid = 0;
             state.daemon_index = None;
+            // That of the next one it may be another.
+            state.listens_at.clear();
             peers::forget(state);
             state.message = why;
         });
