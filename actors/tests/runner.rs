@@ -139,7 +139,7 @@ impl Rig {
 async fn a_domain_is_served_and_the_same_again_changes_nothing() {
     let mut rig = Rig::start(root()).await;
     let idle = rig.client.get(GetRequest {}).await.unwrap().into_inner();
-    assert_eq!((idle.daemon_state.as_str(), idle.domain.as_str(), idle.contract), ("DOWN", "", 3));
+    assert_eq!((idle.daemon_state.as_str(), idle.domain.as_str(), idle.contract), ("DOWN", "", 4));
     let first = rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap().into_inner();
     assert_eq!((first.domain.as_str(), first.daemon_state.as_str(), first.starts), ("d", "INITIALIZING", 1));
     let ready = rig.until_ready().await;
@@ -395,6 +395,28 @@ async fn the_daemon_is_shown_to_prometheus_and_a_taken_port_does_not_matter_to_i
     let mut rig = Rig::start_with(root(), |settings| settings.metrics = Some(address)).await;
     rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
     rig.until_ready().await;
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_runner_says_that_it_lives_where_nothing_changes_and_while_it_waits_for_an_end() {
+    let root = root();
+    fs::write(root.path().join("stubborn"), "").unwrap();
+    let beat = Duration::from_millis(20);
+    let mut rig = Rig::start_with(root, |settings| settings.timing.beat = beat).await;
+    let idle = rig.until("beats", |state| state.beats >= 3).await;
+    assert_eq!((idle.daemon_state.as_str(), idle.beat_ms), ("DOWN", 20));
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    rig.until_ready().await;
+    let (stopped, beats) = {
+        let mut client = rig.client.clone();
+        let stop = tokio::spawn(async move { client.stop(StopRequest { no_claims_prepared: true }).await.unwrap() });
+        let ending = rig.until("its end", |state| state.daemon_state == "SHUTTING_DOWN").await;
+        let later = |state: &State| state.daemon_state == "SHUTTING_DOWN" && state.beats > ending.beats;
+        rig.until("a beat", later).await;
+        (stop.await.unwrap().into_inner(), ending.beats)
+    };
+    assert!(stopped.daemon_state == "DOWN" && stopped.beats > beats, "{stopped:?}");
     rig.end().await;
 }
 

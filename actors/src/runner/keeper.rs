@@ -8,7 +8,7 @@ use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, SystemTime};
 
 use heddle_core::fault::Fault;
-use heddle_core::imex::{DaemonState, DomainConfig, Identity, LINKS_CONTRACT, OwnRow, shown_name};
+use heddle_core::imex::{BEAT_CONTRACT, DaemonState, DomainConfig, Identity, OwnRow, shown_name};
 use heddle_proto::runner::State;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ use super::signal::Signal;
 use super::{Isolation, Settings, Timing, foreign};
 
 /// Revision of the contract that this runner speaks.
-const CONTRACT: u32 = LINKS_CONTRACT;
+const CONTRACT: u32 = BEAT_CONTRACT;
 
 /// Owns the daemon: starts it, restarts it, asks it how it is, ends it.
 pub(super) struct Keeper {
@@ -52,6 +52,8 @@ pub(super) struct Keeper {
     log_at: Option<Instant>,
     /// When to see whether the runner's folder is still there.
     look_at: Instant,
+    /// When to say the state again, whether it has changed or not.
+    beat_at: Instant,
     /// The daemon may see a folder that is no longer the runner's.
     astray: bool,
     answers: mpsc::Sender<(u32, Answer)>,
@@ -74,6 +76,7 @@ impl Keeper {
             daemon_state: DaemonState::Down.to_string(),
             since_unix_ms: unix_ms(),
             message: "the agent has not said which IMEX domain to serve yet".into(),
+            beat_ms: u32::try_from(settings.timing.beat.as_millis()).unwrap_or(u32::MAX),
             ..Default::default()
         };
         if let Some(config) = &config {
@@ -83,6 +86,7 @@ impl Keeper {
             signal: Signal::new(settings.timing.signal_window),
             start_at: config.is_some().then(Instant::now),
             look_at: Instant::now() + settings.timing.poll_ready,
+            beat_at: Instant::now() + settings.timing.beat,
             isolation: settings.isolation.clone(),
             settings,
             identity: files.identity(),
@@ -137,7 +141,7 @@ impl Keeper {
     /// When something is to be done by itself.
     fn wake(&self) -> Instant {
         let others = [self.start_at, self.signal_at(), self.ask_at, self.peers.due(), self.log_at];
-        others.into_iter().flatten().fold(self.look_at, Instant::min)
+        others.into_iter().flatten().fold(self.look_at.min(self.beat_at), Instant::min)
     }
 
     /// A daemon that has just begun has not set up its handlers: SIGUSR1 would end it. Once it has said anything about
@@ -175,6 +179,27 @@ impl Keeper {
         if is_due(Some(self.look_at)) {
             self.look_at = now + self.timing().poll_ready;
             self.look().await;
+        }
+        if is_due(Some(self.beat_at)) {
+            self.beat();
+        }
+    }
+
+    /// It is said from here, and nowhere else: it means that the daemon is kept.
+    fn beat(&mut self) {
+        self.beat_at = Instant::now() + self.timing().beat;
+        self.publish(|state| state.beats += 1);
+    }
+
+    /// Waits for what takes long, which is no silence.
+    async fn wait_for<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = tokio::time::sleep_until(self.beat_at) => self.beat(),
+            }
         }
     }
 
@@ -291,7 +316,7 @@ impl Keeper {
             }
             None => {
                 tracing::warn!(pid = daemon.pid, "ending an earlier runner's nvidia-imex");
-                daemon.stop(self.timing().stop_limit).await;
+                self.wait_for(daemon.stop(self.timing().stop_limit)).await;
             }
         }
     }
@@ -445,7 +470,7 @@ impl Keeper {
             state.message = "the runner ends nvidia-imex".into();
             state.ended += 1;
         });
-        daemon.stop(self.timing().stop_limit).await;
+        self.wait_for(daemon.stop(self.timing().stop_limit)).await;
         self.publish(|state| {
             state.daemon_state = DaemonState::Down.to_string();
             state.daemon_pid = 0;

@@ -118,6 +118,8 @@ pub struct Timing {
     pub poll_peers_least: Duration,
     /// How long peers may be missing after a start, and after names were to be read anew, before it is said.
     pub peers_settle: Duration,
+    /// How often the state is said at least, so that a runner which hangs is known by its silence.
+    pub beat: Duration,
 }
 
 impl Default for Timing {
@@ -137,6 +139,7 @@ impl Default for Timing {
             poll_missing_peers: Duration::from_secs(5),
             poll_peers_least: Duration::from_secs(1),
             peers_settle: Duration::from_secs(10),
+            beat: Duration::from_secs(5),
         }
     }
 }

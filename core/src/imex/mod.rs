@@ -17,6 +17,7 @@ mod node_status;
 mod readiness;
 mod setting;
 mod shown;
+mod silence;
 mod step;
 mod verdict;
 
@@ -36,6 +37,7 @@ pub use node_status::{Answer, Decision, Report, Wishes, clash, decide};
 pub use readiness::readiness;
 pub use setting::{SETTINGS, SetBy, Setting, Takes, setting_of};
 pub use shown::{IDENTITY_CONTRACT, Identity, IdentityFiles, Shown, gss_settings, identity_settings, shown_name};
+pub use silence::{BEAT_CONTRACT, patience};
 pub use step::{Sent, Step, next};
 pub use verdict::{Verdict, validate, verdict};
 
