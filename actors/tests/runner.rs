@@ -432,6 +432,49 @@ async fn one_runner_serves_a_folder() {
 }
 
 #[tokio::test]
+async fn a_socket_on_which_somebody_answers_is_left_to_him() {
+    let rig = Rig::start(root()).await;
+    let mut other = settings(rig.root.path());
+    other.dir = rig.root.path().join("other");
+    let fault = runner::run(other, std::future::pending()).await.unwrap_err();
+    assert!(fault.class == Class::Fatal && fault.message.contains("somebody answers"), "{fault}");
+    let endpoint = format!("unix://{}", rig.root.path().join("run/runner.sock").display());
+    let channel = Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap();
+    assert!(RunnerClient::new(channel).get(GetRequest {}).await.is_ok(), "the first is where it was");
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_socket_that_was_replaced_is_made_again() {
+    let mut rig = Rig::start(root()).await;
+    let socket = rig.root.path().join("run/runner.sock");
+    let replacements: [fn(&Path); 4] = [
+        |_| {},
+        |socket| fs::write(socket, "").unwrap(),
+        |socket| fs::create_dir(socket).unwrap(),
+        |socket| drop(std::os::unix::net::UnixListener::bind(socket).unwrap()),
+    ];
+    for (number, replace) in replacements.into_iter().enumerate() {
+        fs::remove_file(&socket).unwrap();
+        replace(&socket);
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+        let found = tokio::time::timeout(Duration::from_secs(20), async {
+            loop {
+                match endpoint.connect().await {
+                    Ok(channel) => break channel,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        });
+        let channel = found.await.unwrap_or_else(|_| panic!("never again after replacement {number}"));
+        RunnerClient::new(channel).get(GetRequest {}).await.unwrap();
+    }
+    rig.client.get(GetRequest {}).await.unwrap();
+    let _root = rig.end().await;
+    assert!(!socket.exists());
+}
+
+#[tokio::test]
 async fn an_unusable_folder_or_setting_ends_the_runner_at_once() {
     let root = root();
     fs::write(root.path().join("run"), "a file").unwrap();

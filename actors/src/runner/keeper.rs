@@ -111,8 +111,8 @@ impl Keeper {
         self.state.subscribe()
     }
 
-    /// Keeps the daemon until `until` ends, and then ends it.
-    pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>, until: impl Future<Output = ()>) {
+    /// Keeps the daemon until `until` ends, and then ends it; the door is the last that closes.
+    pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>, until: impl Future<Output = ()>) -> Door {
         let mut until = std::pin::pin!(until);
         self.meet_orphan().await;
         loop {
@@ -128,6 +128,7 @@ impl Keeper {
         }
         orders.close();
         self.end_daemon().await;
+        self.door
     }
 
     fn timing(&self) -> &Timing {
@@ -206,7 +207,7 @@ impl Keeper {
     /// Somebody may have removed the runner's folder under it, or changed what is in it. The daemon must not end for that: what it
     /// reads is written anew and shown to it again.
     async fn look(&mut self) {
-        let is_whole = self.files.are_in_place() && self.settings.socket.exists();
+        let is_whole = self.files.are_in_place() && self.door.is_in_place();
         match self.restore().await {
             Ok(()) if is_whole => {}
             Ok(()) => tracing::warn!(
@@ -276,7 +277,7 @@ impl Keeper {
     }
 
     fn open_again(&mut self) -> Result<(), Fault> {
-        if self.settings.socket.exists() { Ok(()) } else { self.door.open_anew(&self.settings.socket) }
+        if self.door.is_in_place() { Ok(()) } else { self.door.open_anew() }
     }
 
     /// A daemon whose runner was killed is served on with: ending it would end jobs. Unless another domain was
