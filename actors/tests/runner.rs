@@ -280,6 +280,54 @@ async fn a_daemon_whose_runner_was_killed_is_served_on_with() {
 }
 
 #[tokio::test]
+async fn a_daemon_is_taken_back_whatever_has_become_of_its_record() {
+    let mut rig = Rig::start(root()).await;
+    let given = || apply_as(config("d", "10.0.0.9"), identity("d", 1), false);
+    rig.client.apply(given()).await.unwrap();
+    let ready = rig.until_ready().await;
+    let losses: [fn(&Path); 6] = [
+        // No room was left when its index was to be noted.
+        |run| {
+            let text = fs::read_to_string(run.join("daemon.json")).unwrap();
+            fs::write(
+                run.join("daemon.json"),
+                text.replace("\"index\":1,\"isolation\"", "\"index\":null,\"isolation\""),
+            )
+            .unwrap();
+        },
+        |run| fs::write(run.join("daemon.json"), "").unwrap(),
+        |run| fs::write(run.join("daemon.json"), "{").unwrap(),
+        // That of one before.
+        |run| {
+            let text = fs::read_to_string(run.join("daemon.json")).unwrap();
+            fs::write(run.join("daemon.json"), text.replace("\"pid\":", "\"pid\":1")).unwrap();
+        },
+        |run| fs::remove_file(run.join("daemon.json")).unwrap(),
+        |run| {
+            fs::remove_file(run.join("daemon.json")).unwrap();
+            fs::remove_file(run.join("domain.json")).unwrap();
+        },
+    ];
+    for (number, lose) in losses.into_iter().enumerate() {
+        let root = rig.kill().await;
+        lose(&root.path().join("run"));
+        rig = Rig::start(root).await;
+        let adopted = rig.until_ready().await;
+        assert_eq!((adopted.daemon_pid, adopted.domain.as_str()), (ready.daemon_pid, "d"), "loss {number}");
+        let state = rig.client.apply(given()).await.unwrap().into_inner();
+        assert_eq!((state.daemon_pid, state.starts, state.identity.as_str()), (ready.daemon_pid, 1, "d.x"));
+        let hosts = fs::read_to_string(rig.root.path().join("run/hosts")).unwrap();
+        assert!(hosts.contains("10.0.0.9 heddle-x-00"), "{hosts}");
+    }
+    // Neither is that of another folder taken.
+    let other = Rig::start(stand_in::root()).await;
+    assert_eq!(other.client.clone().get(GetRequest {}).await.unwrap().into_inner().domain, "");
+    other.end().await;
+    assert!(alive(ready.daemon_pid));
+    rig.end().await;
+}
+
+#[tokio::test]
 async fn changes_of_hosts_inside_a_window_are_one_signal_and_the_last_arrives() {
     let mut rig = Rig::start(root()).await;
     rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();

@@ -12,7 +12,7 @@ use heddle_integration::driver_root;
 use heddle_integration::imex::os::{OS_ENV, Os};
 use heddle_integration::imex::scenario::Scenario;
 use heddle_proto::runner::runner_client::RunnerClient;
-use heddle_proto::runner::{ApplyRequest, DomainConfig, GetRequest, Host, State, StopRequest};
+use heddle_proto::runner::{ApplyRequest, DomainConfig, GetRequest, Host, Identity, State, StopRequest};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
@@ -276,6 +276,11 @@ impl Client {
     pub async fn apply(&mut self, config: DomainConfig, no_claims_prepared: bool) -> Result<State, Status> {
         let request = ApplyRequest { config: Some(config), no_claims_prepared, identity: None };
         self.0.apply(request).await.map(tonic::Response::into_inner)
+    }
+
+    pub async fn apply_as(&mut self, config: DomainConfig, identity: Identity, no_claims_prepared: bool) -> State {
+        let request = ApplyRequest { config: Some(config), no_claims_prepared, identity: Some(identity) };
+        self.0.apply(request).await.unwrap().into_inner()
     }
 
     pub async fn state(&mut self) -> State {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use heddle_core::fault::{Fault, reason};
 use heddle_core::imex::{
-    DaemonFiles, DomainConfig, Identity, daemon_config, daemon_settings, hosts_file, identity_settings, shown_name,
+    DaemonFiles, DomainConfig, Identity, daemon_config, daemon_settings, hosts_file, hosts_in, identity_settings,
+    settings_of_agent, shown_name,
 };
 use rustix::fs::FlockOperation;
 
@@ -120,6 +121,19 @@ impl Files {
         daemon_settings(&files, operator, &config.settings_beside(operator)).map(|settings| daemon_config(&settings))
     }
 
+    /// The daemon's configuration file, as the runner sees it.
+    pub(super) fn config_file(&self) -> PathBuf {
+        self.settings.config_dir().join(CONFIG)
+    }
+
+    /// What the files say that the daemon of `domain` has read.
+    pub(super) fn written(&self, domain: String, index: u32) -> Option<DomainConfig> {
+        let node_map = fs::read_to_string(self.settings.config_dir().join(NODE_MAP)).ok()?;
+        let settings = settings_of_agent(&fs::read_to_string(self.config_file()).ok()?).ok()?;
+        let hosts = hosts_in(&fs::read_to_string(self.settings.hosts_file()).unwrap_or_default(), &node_map);
+        Some(DomainConfig { domain, node_map, index, hosts, settings })
+    }
+
     /// Writes all that a daemon reads at its start.
     pub(super) fn write_daemon(&self, config: &DomainConfig) -> Result<(), Fault> {
         self.write_config(config)?;
@@ -208,7 +222,8 @@ impl Files {
     }
 }
 
-fn identity_of(path: &Path) -> Option<(u64, u64)> {
+/// Device and inode.
+pub(super) fn identity_of(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|data| (data.dev(), data.ino()))
 }
 

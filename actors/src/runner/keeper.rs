@@ -8,16 +8,17 @@ use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, SystemTime};
 
 use heddle_core::fault::Fault;
-use heddle_core::imex::{BEAT_CONTRACT, DaemonState, DomainConfig, Identity, OwnRow, shown_name};
+use heddle_core::imex::{BEAT_CONTRACT, BIND, DaemonState, DomainConfig, Identity, OwnRow, shown_name};
 use heddle_proto::runner::State;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::child::{Daemon, Record};
+use super::child::{Daemon, Record, start_time};
 use super::ctl;
 use super::door::Door;
 use super::enter::Join;
 use super::files::Files;
+use super::launch::{DOMAIN_ENV, INDEX_ENV};
 use super::peers::{self, Peers};
 use super::service::Order;
 use super::signal::Signal;
@@ -284,8 +285,8 @@ impl Keeper {
     /// remembered meanwhile, which takes the word that no claim is prepared; or it had not even said its index. Where none
     /// is remembered its file may be lost as well as given up: the agent says again that the daemon may end.
     async fn meet_orphan(&mut self) {
-        let Some(mut record) = self.files.read_record() else { return };
-        let Some(daemon) = Daemon::adopt(&record) else { return };
+        let recorded = self.files.read_record().and_then(|record| Some((Daemon::adopt(&record)?, record)));
+        let Some((daemon, mut record)) = recorded.or_else(|| self.unrecorded()) else { return };
         if let Some(isolation) = record.isolation.clone().filter(|isolation| *isolation != self.isolation) {
             tracing::warn!(pid = daemon.pid, "nvidia-imex runs with other --isolation; the next start has that of now");
             self.sees(isolation);
@@ -295,7 +296,11 @@ impl Keeper {
         if self.config.is_none() && heddle_core::imex::validate(&record.config).is_ok() {
             self.config = Some(record.config.clone());
         }
-        match self.config.clone().filter(|config| record.index.is_some() && config.needs_no_restart(&record.config)) {
+        match self
+            .config
+            .clone()
+            .filter(|config| daemon.log.clues.index.is_some() && config.needs_no_restart(&record.config))
+        {
             Some(config) => {
                 tracing::warn!(
                     pid = daemon.pid,
@@ -320,6 +325,30 @@ impl Keeper {
                 self.wait_for(daemon.stop(self.timing().stop_limit)).await;
             }
         }
+    }
+
+    /// A daemon of this runner's folder of which the record is lost, by what the process itself tells. What it was started with is
+    /// on disk as long as it lives. One whose domain is not to be known is left alone.
+    fn unrecorded(&self) -> Option<(Daemon, Record)> {
+        let pid = foreign::reader(&self.files.config_file())?;
+        let told = |name| foreign::variable(pid, name);
+        let index = told(INDEX_ENV).and_then(|index| index.parse().ok());
+        let written = self.files.written(told(DOMAIN_ENV).unwrap_or_default(), index.unwrap_or_default())?;
+        // What is remembered is all of it, where it is of this daemon; where that listens says its file.
+        let remembered = self.config.clone().filter(|config| {
+            config.node_map == written.node_map && (written.domain.is_empty() || config.domain == written.domain)
+        });
+        let config = match remembered {
+            Some(mut config) => {
+                config.settings.extend(written.settings.into_iter().filter(|(key, _)| key == BIND));
+                config
+            }
+            None => Some(written).filter(|written| !written.domain.is_empty())?,
+        };
+        let record = Record { pid, start_time: start_time(pid)?, config, index: None, isolation: None };
+        let daemon = Daemon::adopt(&record)?;
+        tracing::warn!(pid, domain = record.config.domain, "the record of a running nvidia-imex is lost");
+        Some((daemon, record))
     }
 
     /// Keeps on disk what a next runner needs to know of the daemon. Best effort: a runner is rarely killed.
@@ -347,7 +376,7 @@ impl Keeper {
             || {
                 let written = self.keep_identity(&config).and_then(|_| self.files.write_daemon(&config));
                 written.map_err(|fault| fault.message)?;
-                let command = self.settings.daemon_command()?;
+                let command = self.settings.daemon_command(&config)?;
                 let program = command.as_std().get_program().to_owned();
                 Daemon::start(command).map_err(|error| format!("{} cannot be started: {error}", program.display()))
             },

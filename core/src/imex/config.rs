@@ -1,7 +1,9 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use super::domain::BIND;
 use super::setting::{SETTINGS, SetBy, Setting, Takes, setting_of};
+use super::shown::{IdentityFiles, gss_settings, identity_settings};
 use crate::fault::{Fault, reason};
 
 /// Where the runner keeps what the daemon is told; paths as the daemon sees them.
@@ -168,6 +170,16 @@ pub fn settings_file(text: &str) -> Result<BTreeMap<String, String>, Fault> {
     Ok(settings)
 }
 
+/// Of the settings in a daemon's configuration file those that an agent gives: where it listens, and how it knows its peers.
+///
+/// # Errors
+/// As of [`settings_file`].
+pub fn settings_of_agent(file: &str) -> Result<BTreeMap<String, String>, Fault> {
+    let peers = identity_settings(&IdentityFiles::default(), "").into_keys().chain(gss_settings().into_keys());
+    let given: BTreeSet<String> = peers.chain([BIND.to_owned()]).collect();
+    Ok(settings_file(file)?.into_iter().filter(|(key, _)| given.contains(key)).collect())
+}
+
 /// The daemon's configuration file.
 pub fn daemon_config(settings: &BTreeMap<String, String>) -> String {
     let head = "# Written by heddle imex-runner; changes are lost. Set values in the Helm chart.\n".to_owned();
@@ -292,6 +304,16 @@ mod tests {
         for (said, expected) in [("::", "::"), ("", "10.0.0.1")] {
             let settings = daemon_settings(&files(), &map(&[("BIND_INTERFACE_IP", said)]), &domain()).unwrap();
             assert_eq!(settings["BIND_INTERFACE_IP"], expected);
+        }
+    }
+
+    #[test]
+    fn what_an_agent_has_given_is_read_from_the_daemons_file() {
+        let own_keys = IdentityFiles { certificate: "/c".into(), key: "/k".into(), authority: "/a".into() };
+        for peers in [BTreeMap::new(), gss_settings(), identity_settings(&own_keys, "d.x")] {
+            let given: BTreeMap<_, _> = domain().into_iter().chain(peers).collect();
+            let file = daemon_config(&daemon_settings(&files(), &map(&[("LOG_LEVEL", "3")]), &given).unwrap());
+            assert_eq!(settings_of_agent(&file).unwrap(), given);
         }
     }
 
