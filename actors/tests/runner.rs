@@ -328,6 +328,25 @@ async fn a_daemon_is_taken_back_whatever_has_become_of_its_record() {
 }
 
 #[tokio::test]
+async fn a_daemon_whose_index_nobody_knows_any_more_is_not_ended_for_it() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+    let root = rig.kill().await;
+    // Neither its log, which is emptied when it is long, nor its record has it.
+    let log = fs::OpenOptions::new().write(true).open(format!("/proc/{}/fd/2", ready.daemon_pid)).unwrap();
+    log.set_len(0).unwrap();
+    fs::remove_file(root.path().join("run/daemon.json")).unwrap();
+    let mut rig = Rig::start(root).await;
+    let adopted = rig.until("READY", |state| state.daemon_state == "READY").await;
+    assert_eq!((adopted.daemon_pid, adopted.daemon_index), (ready.daemon_pid, None));
+    rig.client.apply(apply(config("d", "10.0.0.9"), false)).await.unwrap();
+    rig.until_calls("signalled", |calls| calls.contains("usr1 1")).await;
+    assert!(alive(ready.daemon_pid));
+    rig.end().await;
+}
+
+#[tokio::test]
 async fn changes_of_hosts_inside_a_window_are_one_signal_and_the_last_arrives() {
     let mut rig = Rig::start(root()).await;
     rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();

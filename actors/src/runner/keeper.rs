@@ -150,7 +150,7 @@ impl Keeper {
     /// itself it has.
     fn signal_at(&self) -> Option<Instant> {
         let speaks = self.daemon.as_ref().is_some_and(|daemon| daemon.log.clues.index.is_some());
-        if speaks { self.signal.due() } else { None }
+        if speaks || self.is_ready() { self.signal.due() } else { None }
     }
 
     async fn act(&mut self) {
@@ -282,8 +282,9 @@ impl Keeper {
     }
 
     /// A daemon whose runner was killed is served on with: ending it would end jobs. Unless another domain was
-    /// remembered meanwhile, which takes the word that no claim is prepared; or it had not even said its index. Where none
-    /// is remembered its file may be lost as well as given up: the agent says again that the daemon may end.
+    /// remembered meanwhile, which takes the word that no claim is prepared. That its index is not known is no reason: what it
+    /// said in its log may be thrown away, and have been recorded nowhere. Where no domain is remembered its file may be lost as
+    /// well as given up: the agent says again that the daemon may end.
     async fn meet_orphan(&mut self) {
         let recorded = self.files.read_record().and_then(|record| Some((Daemon::adopt(&record)?, record)));
         let Some((daemon, mut record)) = recorded.or_else(|| self.unrecorded()) else { return };
@@ -296,11 +297,7 @@ impl Keeper {
         if self.config.is_none() && heddle_core::imex::validate(&record.config).is_ok() {
             self.config = Some(record.config.clone());
         }
-        match self
-            .config
-            .clone()
-            .filter(|config| daemon.log.clues.index.is_some() && config.needs_no_restart(&record.config))
-        {
+        match self.config.clone().filter(|config| config.needs_no_restart(&record.config)) {
             Some(config) => {
                 tracing::warn!(
                     pid = daemon.pid,
