@@ -347,6 +347,24 @@ async fn a_daemon_whose_index_nobody_knows_any_more_is_not_ended_for_it() {
 }
 
 #[tokio::test]
+async fn where_a_daemon_listens_is_known_to_the_next_runner_though_peers_look_elsewhere() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+    let mut moved = config("d", "10.0.0.9");
+    moved.settings.insert("BIND_INTERFACE_IP".into(), "127.0.0.2".into());
+    let state = rig.client.apply(apply(moved, false)).await.unwrap().into_inner();
+    assert_eq!((state.daemon_pid, state.listens_at.as_str()), (ready.daemon_pid, "127.0.0.1"));
+    let record = rig.root.path().join("run/daemon.json");
+    fs::remove_file(&record).unwrap();
+    rig.until_calls("recorded again", |_| record.exists()).await;
+    let mut rig = Rig::start(rig.kill().await).await;
+    let adopted = rig.until_ready().await;
+    assert_eq!((adopted.daemon_pid, adopted.listens_at.as_str()), (ready.daemon_pid, "127.0.0.1"));
+    rig.end().await;
+}
+
+#[tokio::test]
 async fn changes_of_hosts_inside_a_window_are_one_signal_and_the_last_arrives() {
     let mut rig = Rig::start(root()).await;
     rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();

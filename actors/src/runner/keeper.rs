@@ -350,7 +350,11 @@ impl Keeper {
 
     /// Keeps on disk what a next runner needs to know of the daemon. Best effort: a runner is rarely killed.
     fn record(&self) {
-        let (Some(daemon), Some(config)) = (&self.daemon, self.config.clone()) else { return };
+        let (Some(daemon), Some(mut config)) = (&self.daemon, self.config.clone()) else { return };
+        // It was started with this, whatever address peers look for it at since.
+        if let Some(at) = self.listens_at {
+            config.settings.insert(BIND.into(), at.to_string());
+        }
         let Join { pid, start_time } = daemon.id();
         let isolation = Some(self.settings.isolation.clone());
         let record = Record { pid, start_time, config, index: daemon.log.clues.index, isolation };
