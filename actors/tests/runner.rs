@@ -139,7 +139,7 @@ impl Rig {
 async fn a_domain_is_served_and_the_same_again_changes_nothing() {
     let mut rig = Rig::start(root()).await;
     let idle = rig.client.get(GetRequest {}).await.unwrap().into_inner();
-    assert_eq!((idle.daemon_state.as_str(), idle.domain.as_str(), idle.contract), ("DOWN", "", 3));
+    assert_eq!((idle.daemon_state.as_str(), idle.domain.as_str(), idle.contract), ("DOWN", "", 4));
     let first = rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap().into_inner();
     assert_eq!((first.domain.as_str(), first.daemon_state.as_str(), first.starts), ("d", "INITIALIZING", 1));
     let ready = rig.until_ready().await;
@@ -280,6 +280,91 @@ async fn a_daemon_whose_runner_was_killed_is_served_on_with() {
 }
 
 #[tokio::test]
+async fn a_daemon_is_taken_back_whatever_has_become_of_its_record() {
+    let mut rig = Rig::start(root()).await;
+    let given = || apply_as(config("d", "10.0.0.9"), identity("d", 1), false);
+    rig.client.apply(given()).await.unwrap();
+    let ready = rig.until_ready().await;
+    let losses: [fn(&Path); 6] = [
+        // No room was left when its index was to be noted.
+        |run| {
+            let text = fs::read_to_string(run.join("daemon.json")).unwrap();
+            fs::write(
+                run.join("daemon.json"),
+                text.replace("\"index\":1,\"isolation\"", "\"index\":null,\"isolation\""),
+            )
+            .unwrap();
+        },
+        |run| fs::write(run.join("daemon.json"), "").unwrap(),
+        |run| fs::write(run.join("daemon.json"), "{").unwrap(),
+        // That of one before.
+        |run| {
+            let text = fs::read_to_string(run.join("daemon.json")).unwrap();
+            fs::write(run.join("daemon.json"), text.replace("\"pid\":", "\"pid\":1")).unwrap();
+        },
+        |run| fs::remove_file(run.join("daemon.json")).unwrap(),
+        |run| {
+            fs::remove_file(run.join("daemon.json")).unwrap();
+            fs::remove_file(run.join("domain.json")).unwrap();
+        },
+    ];
+    for (number, lose) in losses.into_iter().enumerate() {
+        let root = rig.kill().await;
+        lose(&root.path().join("run"));
+        rig = Rig::start(root).await;
+        let adopted = rig.until_ready().await;
+        assert_eq!((adopted.daemon_pid, adopted.domain.as_str()), (ready.daemon_pid, "d"), "loss {number}");
+        let state = rig.client.apply(given()).await.unwrap().into_inner();
+        assert_eq!((state.daemon_pid, state.starts, state.identity.as_str()), (ready.daemon_pid, 1, "d.x"));
+        let hosts = fs::read_to_string(rig.root.path().join("run/hosts")).unwrap();
+        assert!(hosts.contains("10.0.0.9 heddle-x-00"), "{hosts}");
+    }
+    // Neither is that of another folder taken.
+    let other = Rig::start(stand_in::root()).await;
+    assert_eq!(other.client.clone().get(GetRequest {}).await.unwrap().into_inner().domain, "");
+    other.end().await;
+    assert!(alive(ready.daemon_pid));
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_daemon_whose_index_nobody_knows_any_more_is_not_ended_for_it() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+    let root = rig.kill().await;
+    // Neither its log, which is emptied when it is long, nor its record has it.
+    let log = fs::OpenOptions::new().write(true).open(format!("/proc/{}/fd/2", ready.daemon_pid)).unwrap();
+    log.set_len(0).unwrap();
+    fs::remove_file(root.path().join("run/daemon.json")).unwrap();
+    let mut rig = Rig::start(root).await;
+    let adopted = rig.until("READY", |state| state.daemon_state == "READY").await;
+    assert_eq!((adopted.daemon_pid, adopted.daemon_index), (ready.daemon_pid, None));
+    rig.client.apply(apply(config("d", "10.0.0.9"), false)).await.unwrap();
+    rig.until_calls("signalled", |calls| calls.contains("usr1 1")).await;
+    assert!(alive(ready.daemon_pid));
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn where_a_daemon_listens_is_known_to_the_next_runner_though_peers_look_elsewhere() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+    let mut moved = config("d", "10.0.0.9");
+    moved.settings.insert("BIND_INTERFACE_IP".into(), "127.0.0.2".into());
+    let state = rig.client.apply(apply(moved, false)).await.unwrap().into_inner();
+    assert_eq!((state.daemon_pid, state.listens_at.as_str()), (ready.daemon_pid, "127.0.0.1"));
+    let record = rig.root.path().join("run/daemon.json");
+    fs::remove_file(&record).unwrap();
+    rig.until_calls("recorded again", |_| record.exists()).await;
+    let mut rig = Rig::start(rig.kill().await).await;
+    let adopted = rig.until_ready().await;
+    assert_eq!((adopted.daemon_pid, adopted.listens_at.as_str()), (ready.daemon_pid, "127.0.0.1"));
+    rig.end().await;
+}
+
+#[tokio::test]
 async fn changes_of_hosts_inside_a_window_are_one_signal_and_the_last_arrives() {
     let mut rig = Rig::start(root()).await;
     rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
@@ -399,6 +484,28 @@ async fn the_daemon_is_shown_to_prometheus_and_a_taken_port_does_not_matter_to_i
 }
 
 #[tokio::test]
+async fn a_runner_says_that_it_lives_where_nothing_changes_and_while_it_waits_for_an_end() {
+    let root = root();
+    fs::write(root.path().join("stubborn"), "").unwrap();
+    let beat = Duration::from_millis(20);
+    let mut rig = Rig::start_with(root, |settings| settings.timing.beat = beat).await;
+    let idle = rig.until("beats", |state| state.beats >= 3).await;
+    assert_eq!((idle.daemon_state.as_str(), idle.beat_ms), ("DOWN", 20));
+    rig.client.apply(apply(config("d", "10.0.0.1"), false)).await.unwrap();
+    rig.until_ready().await;
+    let (stopped, beats) = {
+        let mut client = rig.client.clone();
+        let stop = tokio::spawn(async move { client.stop(StopRequest { no_claims_prepared: true }).await.unwrap() });
+        let ending = rig.until("its end", |state| state.daemon_state == "SHUTTING_DOWN").await;
+        let later = |state: &State| state.daemon_state == "SHUTTING_DOWN" && state.beats > ending.beats;
+        rig.until("a beat", later).await;
+        (stop.await.unwrap().into_inner(), ending.beats)
+    };
+    assert!(stopped.daemon_state == "DOWN" && stopped.beats > beats, "{stopped:?}");
+    rig.end().await;
+}
+
+#[tokio::test]
 async fn one_runner_serves_a_folder() {
     let rig = Rig::start(root()).await;
     let fault = runner::run(settings(rig.root.path()), std::future::pending()).await.unwrap_err();
@@ -407,6 +514,49 @@ async fn one_runner_serves_a_folder() {
     let mode = fs::metadata(rig.root.path().join("run/runner.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     rig.end().await;
+}
+
+#[tokio::test]
+async fn a_socket_on_which_somebody_answers_is_left_to_him() {
+    let rig = Rig::start(root()).await;
+    let mut other = settings(rig.root.path());
+    other.dir = rig.root.path().join("other");
+    let fault = runner::run(other, std::future::pending()).await.unwrap_err();
+    assert!(fault.class == Class::Fatal && fault.message.contains("somebody answers"), "{fault}");
+    let endpoint = format!("unix://{}", rig.root.path().join("run/runner.sock").display());
+    let channel = Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap();
+    assert!(RunnerClient::new(channel).get(GetRequest {}).await.is_ok(), "the first is where it was");
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_socket_that_was_replaced_is_made_again() {
+    let mut rig = Rig::start(root()).await;
+    let socket = rig.root.path().join("run/runner.sock");
+    let replacements: [fn(&Path); 4] = [
+        |_| {},
+        |socket| fs::write(socket, "").unwrap(),
+        |socket| fs::create_dir(socket).unwrap(),
+        |socket| drop(std::os::unix::net::UnixListener::bind(socket).unwrap()),
+    ];
+    for (number, replace) in replacements.into_iter().enumerate() {
+        fs::remove_file(&socket).unwrap();
+        replace(&socket);
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+        let found = tokio::time::timeout(Duration::from_secs(20), async {
+            loop {
+                match endpoint.connect().await {
+                    Ok(channel) => break channel,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        });
+        let channel = found.await.unwrap_or_else(|_| panic!("never again after replacement {number}"));
+        RunnerClient::new(channel).get(GetRequest {}).await.unwrap();
+    }
+    rig.client.get(GetRequest {}).await.unwrap();
+    let _root = rig.end().await;
+    assert!(!socket.exists());
 }
 
 #[tokio::test]
@@ -546,19 +696,102 @@ async fn a_hosts_file_that_cannot_be_written_is_said_and_ends_no_daemon() {
     rig.end().await;
 }
 
+/// Puts a file in the place of the folder of what the daemon reads, so that nothing can be written there.
+fn obstruct(run: &Path) {
+    while fs::write(run.join("daemon"), "").is_err() {
+        let _ = fs::remove_dir_all(run.join("daemon"));
+    }
+}
+
 #[tokio::test]
-async fn a_key_that_was_lost_with_the_folder_is_missed_and_taken_again() {
+async fn what_kept_a_daemon_from_its_identity_is_waited_out_without_an_agent() {
+    let mut rig = Rig::start(root()).await;
+    let run = rig.root.path().join("run");
+    rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 1), false)).await.unwrap();
+    rig.until_ready().await;
+    for (domain, stops) in [("e", false), ("f", true)] {
+        if stops {
+            rig.client.stop(StopRequest { no_claims_prepared: true }).await.unwrap();
+        }
+        obstruct(&run);
+        let given = apply_as(config(domain, "10.0.0.1"), identity(domain, 2), true);
+        // Told or not, it is not forgotten.
+        let _ = rig.client.apply(given).await;
+        let down = rig.until("DOWN", |state| state.domain == domain && state.daemon_state == "DOWN").await;
+        assert!(down.message.contains("cannot be written"), "{down:?}");
+        fs::remove_file(run.join("daemon")).unwrap();
+        rig.until("READY", |state| state.domain == domain && state.daemon_state == "READY").await;
+        assert_eq!(fs::read_to_string(run.join("daemon/identity/tls.key")).unwrap(), "-----BEGIN 2-----\n");
+    }
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_stop_is_whole_whatever_has_become_of_the_files() {
+    let mut rig = Rig::start(root()).await;
+    let run = rig.root.path().join("run");
+    let damages: [fn(&Path); 2] = [|run| fs::remove_dir_all(run.join("daemon")).unwrap(), obstruct];
+    for damage in damages {
+        rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 1), false)).await.unwrap();
+        let ready = rig.until_ready().await;
+        damage(&run);
+        let stopped = rig.client.stop(StopRequest { no_claims_prepared: true }).await.unwrap().into_inner();
+        assert_eq!((stopped.domain.as_str(), stopped.identity.as_str()), ("", ""));
+        assert!(!alive(ready.daemon_pid));
+        let _ = fs::remove_file(run.join("daemon"));
+    }
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_file_that_was_lost_or_damaged_is_put_right_and_the_daemon_reads_it_again() {
+    let mut rig = Rig::start(root()).await;
+    rig.client.apply(apply_as(config("d", "10.0.0.9"), identity("d", 1), false)).await.unwrap();
+    let ready = rig.until_ready().await;
+    let run = rig.root.path().join("run");
+    let files = ["hosts", "daemon/nodes.cfg", "daemon/config.cfg", "daemon/identity/tls.key", "daemon/identity/ca.crt"];
+    let mut signals = 0;
+    for file in files.map(|file| run.join(file)) {
+        let before = fs::read_to_string(&file).unwrap();
+        let damages: [fn(&Path); 2] = [|file| fs::remove_file(file).unwrap(), |file| fs::write(file, "x").unwrap()];
+        for damage in damages {
+            damage(&file);
+            let is_right = || fs::read_to_string(&file).is_ok_and(|text| text == before);
+            rig.until_calls("put right", |_| is_right()).await;
+            rig.until_calls("signalled", |calls| calls.matches("usr1 1").count() > signals).await;
+            signals = rig.calls().matches("usr1 1").count();
+        }
+    }
+    // Not by the next look: at once, where the agent says the same again.
+    fs::remove_file(run.join("hosts")).unwrap();
+    rig.client.apply(apply_as(config("d", "10.0.0.9"), identity("d", 1), false)).await.unwrap();
+    assert!(run.join("hosts").exists());
+    let state = rig.client.get(GetRequest {}).await.unwrap().into_inner();
+    assert_eq!((state.daemon_pid, state.starts), (ready.daemon_pid, 1));
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_key_that_was_lost_with_the_folder_is_there_again_and_one_that_nobody_knows_is_missed() {
     let mut rig = Rig::start(root()).await;
     rig.client.apply(apply_as(config("d", "10.0.0.1"), identity("d", 1), false)).await.unwrap();
     let ready = rig.until_ready().await;
     assert_ne!(ready.identity_sha256, "");
     let run = rig.root.path().join("run");
     fs::remove_dir_all(&run).unwrap();
+    rig.until_calls("signalled", |calls| calls.contains("usr1")).await;
+    assert_eq!(fs::read_to_string(run.join("daemon/identity/tls.key")).unwrap(), "-----BEGIN 1-----\n");
+
+    let root = rig.kill().await;
+    fs::remove_file(run.join("daemon/identity/tls.key")).unwrap();
+    let mut rig = Rig::start(root).await;
+    rig.until_ready().await;
     let missed = rig.until("missed", |state| state.identity_sha256.is_empty()).await;
     assert_eq!((missed.daemon_pid, missed.identity.as_str()), (ready.daemon_pid, "d.x"));
     rig.client.renew(RenewRequest { identity: Some(identity("d", 2)) }).await.unwrap();
     assert_eq!(fs::read_to_string(run.join("daemon/identity/tls.key")).unwrap(), "-----BEGIN 2-----\n");
-    rig.until_calls("signalled", |calls| calls.contains("usr1")).await;
+    let signals = rig.calls().matches("usr1").count();
+    rig.until_calls("signalled", |calls| calls.matches("usr1").count() > signals).await;
     assert!(alive(ready.daemon_pid));
     rig.end().await;
 }

@@ -1,3 +1,5 @@
+use std::io::Write as _;
+
 use clap::Args;
 use heddle_actors::runner::enter::{Entry, FAILED};
 
@@ -17,7 +19,7 @@ impl ImexEnter {
         match Entry::run(&self.entry) {
             Ok(()) => std::process::ExitCode::SUCCESS,
             Err(why) => {
-                eprintln!("{FAILED}{why}");
+                let _ = writeln!(std::io::stderr(), "{FAILED}{why}");
                 std::process::ExitCode::FAILURE
             }
         }

@@ -81,7 +81,8 @@ pub fn run() -> ExitCode {
         Command::ImexRunner(runner) => &runner.log_filter(),
         _ => "info",
     };
-    logging::start(cli.log_format, level);
+    let serves = matches!(cli.command, Command::Agent(_) | Command::ImexRunner(_) | Command::Controller(_));
+    logging::start(cli.log_format, level, serves);
     let result = match cli.command {
         #[cfg(feature = "demo")]
         Command::Demo(demo) => return demo.run(),
@@ -99,13 +100,9 @@ pub fn run() -> ExitCode {
         Command::UninstallCheck(check) => check.run(),
         Command::SmokeTest(test) => test.run(),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("heddle: {}", sentence(&error));
-            ExitCode::FAILURE
-        }
-    }
+    let fault = result.err().map(|error| sentence(&error));
+    logging::end(fault.as_deref());
+    if fault.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// An error and its causes in one line. Causes may be told by what they caused already, and some draw pictures below

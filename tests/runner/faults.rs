@@ -11,7 +11,7 @@ use heddle_integration::imex::cuda::Cuda;
 use heddle_integration::imex::os::OS_ENV;
 use heddle_integration::imex::scenario::Scenario;
 use heddle_integration::imex::state::DaemonState;
-use heddle_proto::runner::State;
+use heddle_proto::runner::{Identity, State};
 use rustix::process::Signal;
 
 use crate::rig::{Client, HEDDLE, MAJOR, Node, is_alive, kill, may_isolate, programs_of_either_root, until};
@@ -115,6 +115,35 @@ async fn a_daemon_is_asked_the_way_it_was_started_whatever_isolation_its_next_ru
         client.apply(node.domain(Some("127.0.0.97")), false).await.unwrap();
         assert_eq!(client.state().await.daemon_pid, again.daemon_pid, "its agent sees nothing of it");
     }
+}
+
+#[tokio::test]
+async fn a_daemon_of_which_nothing_is_recorded_is_taken_back_by_its_own_runner_alone() {
+    if !may_isolate() {
+        return;
+    }
+    let (mut node, mut other) = Node::pair();
+    let mut client = node.start().await;
+    client.apply(node.domain(None), false).await.unwrap();
+    let pid = client.ready().await.daemon_pid;
+    node.kill_runner();
+    for file in ["daemon.json", "domain.json"] {
+        fs::remove_file(node.dir().join(file)).unwrap();
+    }
+    // One that sees the process, whose folder has the same name in its root.
+    let idle = other.start().await.state().await;
+    assert_eq!((idle.domain.as_str(), idle.daemon_pid), ("", 0));
+    other.stop_runner();
+    assert!(is_alive(pid));
+
+    let mut client = node.start().await;
+    let adopted = client.ready().await;
+    assert_eq!((adopted.daemon_pid, adopted.domain.as_str(), adopted.starts), (pid, "d", 1));
+    client.refuses_to_end(&node).await;
+    client.apply(node.domain(Some("127.0.0.98")), false).await.unwrap();
+    node.says("Restarting all outgoing connections", 1).await;
+    let state = client.state().await;
+    assert_eq!((state.daemon_pid, state.starts), (pid, 1));
 }
 
 fn has_own_root(pid: u32) -> bool {
@@ -236,6 +265,29 @@ async fn a_full_disk_ends_no_daemon_and_keeps_none_from_starting_again() {
     fs::remove_file(&filler).unwrap();
     client.apply(node.domain(Some("127.0.0.96")), false).await.unwrap();
     assert!(node.seen(again.daemon_pid, "/etc/hosts").contains("127.0.0.96"));
+
+    // What cannot be written whole leaves nothing, however often it is tried.
+    fs::write(&filler, vec![0; 1 << 20]).unwrap_err();
+    // Room for the domain, and not for three times two pages.
+    let full = fs::OpenOptions::new().write(true).open(&filler).unwrap();
+    full.set_len(full.metadata().unwrap().len() - (16 << 10)).unwrap();
+    let text = format!("-----BEGIN {}", "x".repeat(8192));
+    let identity = Identity {
+        domain: "d".into(),
+        certificate_pem: text.clone(),
+        key_pem: text.clone(),
+        ca_pem: text,
+        name: "d.x".into(),
+        not_after_unix: 1,
+    };
+    client.apply_as(node.domain(None), identity, true).await;
+    let down = client.until("DOWN", |state| state.daemon_state == "DOWN").await;
+    assert!(down.message.contains("identity") && down.message.contains("make room"), "{down:?}");
+    node.says("failures=3", 1).await;
+    let daemon = format!("/proc/{}/root{dir}/daemon", node.runner_pid());
+    let left = fs::read_dir(daemon).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with("identity")).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// Upstream 524, aicr 2520.

@@ -4,6 +4,7 @@ mod clock;
 mod entry;
 mod faults;
 mod host;
+mod log;
 mod past;
 mod rig;
 mod view;

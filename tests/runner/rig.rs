@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use heddle_integration::driver_root;
 use heddle_integration::imex::os::{OS_ENV, Os};
 use heddle_integration::imex::scenario::Scenario;
 use heddle_proto::runner::runner_client::RunnerClient;
-use heddle_proto::runner::{ApplyRequest, DomainConfig, GetRequest, Host, State, StopRequest};
+use heddle_proto::runner::{ApplyRequest, DomainConfig, GetRequest, Host, Identity, State, StopRequest};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
@@ -171,6 +171,12 @@ impl Node {
     /// The same for a socket of another place.
     pub async fn start_at(&mut self, command: &[&str], arguments: &[String], socket: &Path) -> Client {
         let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
+        self.spawn(command, arguments, log.into());
+        Client::connect(socket).await
+    }
+
+    /// Starts a runner whose log goes there.
+    pub fn spawn(&mut self, command: &[&str], arguments: &[String], log: Stdio) {
         let words: Vec<_> = command.iter().copied().chain([HEDDLE]).collect();
         let runner = Command::new(words[0])
             .args(&words[1..])
@@ -182,11 +188,15 @@ impl Node {
             .spawn()
             .unwrap();
         self.runner = Some(runner);
-        Client::connect(socket).await
     }
 
     pub async fn start(&mut self) -> Client {
         self.start_by(&[], &self.arguments()).await
+    }
+
+    /// How the runner has ended; none while it has not.
+    pub fn runner_ended(&mut self) -> Option<ExitStatus> {
+        self.runner.as_mut().unwrap().try_wait().unwrap()
     }
 
     pub fn runner_pid(&self) -> u32 {
@@ -266,6 +276,11 @@ impl Client {
     pub async fn apply(&mut self, config: DomainConfig, no_claims_prepared: bool) -> Result<State, Status> {
         let request = ApplyRequest { config: Some(config), no_claims_prepared, identity: None };
         self.0.apply(request).await.map(tonic::Response::into_inner)
+    }
+
+    pub async fn apply_as(&mut self, config: DomainConfig, identity: Identity, no_claims_prepared: bool) -> State {
+        let request = ApplyRequest { config: Some(config), no_claims_prepared, identity: Some(identity) };
+        self.0.apply(request).await.unwrap().into_inner()
     }
 
     pub async fn state(&mut self) -> State {

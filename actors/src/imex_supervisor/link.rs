@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use heddle_core::fault::Fault;
-use heddle_core::imex::Identity;
+use heddle_core::imex::{Identity, patience};
 use heddle_proto::runner::runner_client::RunnerClient;
-use heddle_proto::runner::{self, ApplyRequest, DomainConfig, Host, RenewRequest, StopRequest, WatchRequest};
+use heddle_proto::runner::{self, ApplyRequest, DomainConfig, Host, RenewRequest, State, StopRequest, WatchRequest};
 use inotify::{Inotify, WatchMask};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
 
 use super::message::{Message, Stepped};
 use crate::cause::innermost;
@@ -18,18 +19,24 @@ use crate::runtime::Addr;
 /// Pauses between attempts to reach a runner whose socket does not appear.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How long a runner may take for its first word.
+const FIRST_WORD: Duration = Duration::from_secs(5);
+/// How long it may take for what it is asked: to end a daemon, above all.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// Reaches the runner, tells what it says, and begins anew when it is gone, for ever.
 pub(super) async fn run(socket: PathBuf, address: Addr<Message>) -> Result<(), Fault> {
-    let mut pause = RETRY_MIN;
+    let (mut pause, mut silent) = (RETRY_MIN, None);
     loop {
         // Before the attempt, so that a socket that appears in between is not missed.
         let appears = folder_changes(&socket);
         let lost = match connect(&socket).await {
             Ok(client) => {
-                pause = RETRY_MIN;
-                address.tell(Message::Connected(client.clone()));
-                follow(client, &address).await
+                let (met, lost) = follow(client, &address, &mut silent).await;
+                if met {
+                    pause = RETRY_MIN;
+                }
+                lost
             }
             Err(error) => error,
         };
@@ -51,19 +58,56 @@ async fn connect(socket: &Path) -> Result<RunnerClient<Channel>, String> {
     Ok(RunnerClient::new(channel))
 }
 
-/// Tells every state until the stream ends; why it did.
-async fn follow(mut client: RunnerClient<Channel>, address: &Addr<Message>) -> String {
-    let mut states = match client.watch(WatchRequest {}).await {
-        Ok(response) => response.into_inner(),
-        Err(status) => return status.message().to_owned(),
+/// Tells every state until the stream ends or what is at its other end falls silent; whether it was heard at all, and why no
+/// more. One that hangs takes connections and says its last state: `silent` is its beat, after which it must come to another.
+async fn follow(
+    mut client: RunnerClient<Channel>,
+    address: &Addr<Message>,
+    silent: &mut Option<u64>,
+) -> (bool, String) {
+    let mut met = false;
+    let mut states = match tokio::time::timeout(FIRST_WORD, client.watch(WatchRequest {})).await {
+        Ok(Ok(response)) => response.into_inner(),
+        Ok(Err(status)) => return (met, status.message().to_owned()),
+        Err(_) => return (met, nothing_for(FIRST_WORD)),
     };
+    let (mut limit, mut beats) = (Some(FIRST_WORD), *silent);
     loop {
-        match states.message().await {
-            Ok(Some(state)) => address.tell(Message::State(Box::new(state))),
-            Ok(None) => return "it has ended".into(),
-            Err(status) => return status.message().to_owned(),
+        let told = match limit {
+            Some(limit) => tokio::time::timeout(limit, states.message()).await,
+            None => Ok(states.message().await),
+        };
+        match told {
+            Ok(Ok(Some(state))) => {
+                (limit, beats) = (patience(state.beat_ms), Some(state.beats));
+                if silent.is_some() && *silent == beats {
+                    continue;
+                }
+                *silent = None;
+                if !met {
+                    address.tell(Message::Connected(client.clone()));
+                    met = true;
+                }
+                address.tell(Message::State(Box::new(state)));
+            }
+            Ok(Ok(None)) => return (met, "it has ended".into()),
+            Ok(Err(status)) => return (met, status.message().to_owned()),
+            Err(_) => {
+                *silent = beats;
+                return (met, nothing_for(limit.unwrap_or_default()));
+            }
         }
     }
+}
+
+fn nothing_for(limit: Duration) -> String {
+    format!("it is there and has said nothing for {limit:?}")
+}
+
+/// What the runner answers, within its limit.
+async fn answer(asked: impl Future<Output = Result<Response<State>, Status>>) -> Result<State, Status> {
+    let late = |_| Status::deadline_exceeded(format!("the IMEX runner has not answered within {ANSWER:?}"));
+    tokio::time::timeout(ANSWER, asked).await.map_err(late)?.map(Response::into_inner)
 }
 
 /// What happens in the socket's folder, if that can be watched.
@@ -96,16 +140,16 @@ pub(super) async fn apply(
             Err(error) => return Stepped::Failed(error.to_string()),
         }
     }
-    let (answer, config) = match order {
+    let (answered, config) = match order {
         Order::Serve(config, identity) => {
             let identity = identity.map(|identity| shown(&identity, &config.domain));
             let request = ApplyRequest { config: Some(to_proto(&config)), no_claims_prepared: disruptive, identity };
-            (client.apply(request).await, Some(config))
+            (answer(client.apply(request)).await, Some(config))
         }
-        Order::Stop => (client.stop(StopRequest { no_claims_prepared: disruptive }).await, None),
+        Order::Stop => (answer(client.stop(StopRequest { no_claims_prepared: disruptive })).await, None),
     };
-    match (answer, config) {
-        (Ok(state), config) => Stepped::Applied(config.map(Box::new), Box::new(state.into_inner())),
+    match (answered, config) {
+        (Ok(state), config) => Stepped::Applied(config.map(Box::new), Box::new(state)),
         (Err(status), Some(config)) if status.code() == tonic::Code::FailedPrecondition && !disruptive => {
             Stepped::Refused(Box::new(config))
         }
@@ -116,8 +160,8 @@ pub(super) async fn apply(
 /// Gives the daemon of `domain` another certificate.
 pub(super) async fn renew(mut client: RunnerClient<Channel>, domain: String, identity: Arc<Identity>) -> Stepped {
     let identity = Some(shown(&identity, &domain));
-    match client.renew(RenewRequest { identity }).await {
-        Ok(state) => Stepped::Renewed(Box::new(state.into_inner())),
+    match answer(client.renew(RenewRequest { identity })).await {
+        Ok(state) => Stepped::Renewed(Box::new(state)),
         Err(status) => Stepped::Failed(status.message().to_owned()),
     }
 }

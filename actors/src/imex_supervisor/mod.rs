@@ -161,13 +161,7 @@ impl ImexSupervisor {
 
     /// What the daemon shows its peers, by its runner's word.
     fn shown(&self) -> Shown {
-        let Some(state) = &self.state else { return Shown::default() };
-        Shown {
-            contract: state.contract,
-            name: state.identity.clone(),
-            hash: state.identity_sha256.clone(),
-            not_after: state.identity_not_after_unix,
-        }
+        self.state.as_ref().map(shown).unwrap_or_default()
     }
 
     /// What the runner says while it can be reached.
@@ -323,10 +317,22 @@ impl ImexSupervisor {
         }
         match stepped {
             Stepped::Applied(config, state) => {
-                self.sent = config.map_or(Sent::Nothing, |config| Sent::Applied(*config));
+                let given = config.map(|config| *config);
+                self.sent = given.clone().map_or(Sent::Nothing, Sent::Applied);
+                // A runner that says yes and is not as it was told is not told again at once.
+                if next(given.as_ref(), &self.sent, &daemon(&state), false) != Step::Nothing {
+                    self.pause(cx);
+                }
                 self.see(*state);
             }
-            Stepped::Renewed(state) => self.see(*state),
+            Stepped::Renewed(state) => {
+                let given = self.identities.of(&state.domain);
+                if given.is_ok_and(|identity| shown(&state).renews(identity, &DaemonState::parse(&state.daemon_state)))
+                {
+                    self.pause(cx);
+                }
+                self.see(*state);
+            }
             Stepped::Refused(config) => self.sent = Sent::Refused(*config),
             // The allocator has said so unasked too, or will say when it has changed its mind.
             Stepped::Held(why) => {
@@ -364,6 +370,15 @@ impl ImexSupervisor {
         if self.state.as_ref().is_none_or(|known| state.starts >= known.starts) {
             self.state = Some(state);
         }
+    }
+}
+
+fn shown(state: &State) -> Shown {
+    Shown {
+        contract: state.contract,
+        name: state.identity.clone(),
+        hash: state.identity_sha256.clone(),
+        not_after: state.identity_not_after_unix,
     }
 }
 

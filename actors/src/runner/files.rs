@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use heddle_core::fault::{Fault, reason};
 use heddle_core::imex::{
-    DaemonFiles, DomainConfig, Identity, daemon_config, daemon_settings, hosts_file, identity_settings, shown_name,
+    DaemonFiles, DomainConfig, Identity, daemon_config, daemon_settings, hosts_file, hosts_in, identity_settings,
+    settings_of_agent, shown_name,
 };
 use rustix::fs::FlockOperation;
 
@@ -101,7 +102,7 @@ impl Files {
     pub(super) fn write_record(&self, record: &Record) -> Result<(), Fault> {
         let path = self.record();
         let text = serde_json::to_vec(record).map_err(|error| unwritable(&path, &error.into()))?;
-        replace(&path, &text, 0o600)
+        replace(&path, &text, 0o600).map(drop)
     }
 
     /// What was known of the daemon that ran last.
@@ -120,6 +121,19 @@ impl Files {
         daemon_settings(&files, operator, &config.settings_beside(operator)).map(|settings| daemon_config(&settings))
     }
 
+    /// The daemon's configuration file, as the runner sees it.
+    pub(super) fn config_file(&self) -> PathBuf {
+        self.settings.config_dir().join(CONFIG)
+    }
+
+    /// What the files say that the daemon of `domain` has read.
+    pub(super) fn written(&self, domain: String, index: u32) -> Option<DomainConfig> {
+        let node_map = fs::read_to_string(self.settings.config_dir().join(NODE_MAP)).ok()?;
+        let settings = settings_of_agent(&fs::read_to_string(self.config_file()).ok()?).ok()?;
+        let hosts = hosts_in(&fs::read_to_string(self.settings.hosts_file()).unwrap_or_default(), &node_map);
+        Some(DomainConfig { domain, node_map, index, hosts, settings })
+    }
+
     /// Writes all that a daemon reads at its start.
     pub(super) fn write_daemon(&self, config: &DomainConfig) -> Result<(), Fault> {
         self.write_config(config)?;
@@ -132,15 +146,15 @@ impl Files {
         }
     }
 
-    /// Writes what says whom it serves and how.
-    pub(super) fn write_config(&self, config: &DomainConfig) -> Result<(), Fault> {
+    /// Writes what says whom it serves and how; whether it was not there as it should be.
+    pub(super) fn write_config(&self, config: &DomainConfig) -> Result<bool, Fault> {
         let dir = self.settings.config_dir();
-        replace(&dir.join(NODE_MAP), config.node_map.as_bytes(), 0o644)?;
-        replace(&dir.join(CONFIG), self.daemon_settings(config)?.as_bytes(), 0o644)?;
-        self.write_hosts(config)
+        let map = replace(&dir.join(NODE_MAP), config.node_map.as_bytes(), 0o644)?;
+        let settings = replace(&dir.join(CONFIG), self.daemon_settings(config)?.as_bytes(), 0o644)?;
+        Ok(self.write_hosts(config)? || map || settings)
     }
 
-    pub(super) fn write_hosts(&self, config: &DomainConfig) -> Result<(), Fault> {
+    pub(super) fn write_hosts(&self, config: &DomainConfig) -> Result<bool, Fault> {
         replace(&self.settings.hosts_file(), hosts_file(&config.hosts).as_bytes(), 0o644)
     }
 
@@ -168,7 +182,12 @@ impl Files {
         written.map_err(|error| unwritable(&dir.join("identity"), &error))
     }
 
-    /// What is known of the identity that is there.
+    /// The identity that is there, if it is whole.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        identity::read(&self.settings.config_dir()).map(|(_, identity)| identity)
+    }
+
+    /// What is known of the identity that is there, if it is whole.
     pub(super) fn identity_note(&self) -> Option<Note> {
         identity::note(&self.settings.config_dir())
     }
@@ -179,7 +198,7 @@ impl Files {
         match config {
             Some(config) => {
                 let text = serde_json::to_vec(config).map_err(|error| unwritable(&path, &error.into()))?;
-                replace(&path, &text, 0o600)
+                replace(&path, &text, 0o600).map(drop)
             }
             None => match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&path, &error)),
@@ -203,15 +222,16 @@ impl Files {
     }
 }
 
-fn identity_of(path: &Path) -> Option<(u64, u64)> {
+/// Device and inode.
+pub(super) fn identity_of(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|data| (data.dev(), data.ino()))
 }
 
 /// Replaces a file as a whole: a reader sees the old or the new one. What is there already takes no room, so that a daemon can
-/// be started again on a disk that is full.
-fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Fault> {
+/// be started again on a disk that is full. Whether it was not.
+fn replace(path: &Path, content: &[u8], mode: u32) -> Result<bool, Fault> {
     if fs::read(path).is_ok_and(|present| present == content) {
-        return Ok(());
+        return Ok(false);
     }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -224,7 +244,7 @@ fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Fault> {
         .open(&temporary)
         .and_then(|mut file| file.write_all(content))
         .and_then(|()| fs::rename(&temporary, path));
-    written.map_err(|error| {
+    written.map(|()| true).map_err(|error| {
         // It would take the room that is missing.
         let _ = fs::remove_file(&temporary);
         unwritable(path, &error)

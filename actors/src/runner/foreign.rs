@@ -2,7 +2,11 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use super::child::start_time;
+use super::files::identity_of;
+use super::log::LOG_NAME;
 
 /// Most processes that a message names.
 const MOST: usize = 8;
@@ -16,6 +20,40 @@ pub(super) fn daemons(own: Option<u32>) -> String {
         .take(MOST)
         .collect();
     others.join(", ")
+}
+
+/// The daemon that reads this configuration file, in whatever root it is, and whose log a runner has made. A fork of it that has
+/// not become another program yet is the younger one.
+pub(super) fn reader(config: &Path) -> Option<u32> {
+    let folder = identity_of(config.parent()?)?;
+    let is_ours = |pid: &u32| {
+        let Some(read) = configuration(*pid) else { return false };
+        read.file_name() == config.file_name() && read.parent().and_then(identity_of) == Some(folder) && has_log(*pid)
+    };
+    processes().filter(is_ours).min_by_key(|pid| (start_time(*pid), *pid))
+}
+
+/// A variable of the environment that a process was started with.
+pub(super) fn variable(pid: u32, name: &str) -> Option<String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut variables = environment.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+    variables.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+}
+
+/// The configuration file of an IMEX daemon, as it is seen from here.
+fn configuration(pid: u32) -> Option<PathBuf> {
+    let words = arguments(pid);
+    let flag = words.iter().position(|word| word == "-c")?;
+    // It may be started by a loader.
+    words[..flag].iter().find(|word| word.rsplit('/').next() == Some("nvidia-imex"))?;
+    let path = Path::new(words.get(flag + 1)?);
+    let from = if path.is_absolute() { "root" } else { "cwd" };
+    Some(Path::new("/proc").join(pid.to_string()).join(from).join(path.strip_prefix("/").unwrap_or(path)))
+}
+
+fn has_log(pid: u32) -> bool {
+    let log = fs::read_link(format!("/proc/{pid}/fd/2")).unwrap_or_default();
+    log.to_string_lossy().starts_with(&format!("/memfd:{LOG_NAME}"))
 }
 
 /// The process that listens on a port, in words; empty if it is not seen.

@@ -8,23 +8,24 @@ use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, SystemTime};
 
 use heddle_core::fault::Fault;
-use heddle_core::imex::{DaemonState, DomainConfig, LINKS_CONTRACT, OwnRow};
+use heddle_core::imex::{BEAT_CONTRACT, BIND, DaemonState, DomainConfig, Identity, OwnRow, shown_name};
 use heddle_proto::runner::State;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::child::{Daemon, Record};
+use super::child::{Daemon, Record, start_time};
 use super::ctl;
 use super::door::Door;
 use super::enter::Join;
 use super::files::Files;
+use super::launch::{DOMAIN_ENV, INDEX_ENV};
 use super::peers::{self, Peers};
 use super::service::Order;
 use super::signal::Signal;
 use super::{Isolation, Settings, Timing, foreign};
 
 /// Revision of the contract that this runner speaks.
-const CONTRACT: u32 = LINKS_CONTRACT;
+const CONTRACT: u32 = BEAT_CONTRACT;
 
 /// Owns the daemon: starts it, restarts it, asks it how it is, ends it.
 pub(super) struct Keeper {
@@ -35,6 +36,8 @@ pub(super) struct Keeper {
     files: Files,
     door: Door,
     config: Option<DomainConfig>,
+    /// What the daemon is to show, to be written as often as it takes.
+    identity: Option<Identity>,
     daemon: Option<Daemon>,
     signal: Signal,
     state: watch::Sender<State>,
@@ -50,6 +53,8 @@ pub(super) struct Keeper {
     log_at: Option<Instant>,
     /// When to see whether the runner's folder is still there.
     look_at: Instant,
+    /// When to say the state again, whether it has changed or not.
+    beat_at: Instant,
     /// The daemon may see a folder that is no longer the runner's.
     astray: bool,
     answers: mpsc::Sender<(u32, Answer)>,
@@ -72,6 +77,7 @@ impl Keeper {
             daemon_state: DaemonState::Down.to_string(),
             since_unix_ms: unix_ms(),
             message: "the agent has not said which IMEX domain to serve yet".into(),
+            beat_ms: u32::try_from(settings.timing.beat.as_millis()).unwrap_or(u32::MAX),
             ..Default::default()
         };
         if let Some(config) = &config {
@@ -81,8 +87,10 @@ impl Keeper {
             signal: Signal::new(settings.timing.signal_window),
             start_at: config.is_some().then(Instant::now),
             look_at: Instant::now() + settings.timing.poll_ready,
+            beat_at: Instant::now() + settings.timing.beat,
             isolation: settings.isolation.clone(),
             settings,
+            identity: files.identity(),
             files,
             door,
             astray: false,
@@ -104,8 +112,8 @@ impl Keeper {
         self.state.subscribe()
     }
 
-    /// Keeps the daemon until `until` ends, and then ends it.
-    pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>, until: impl Future<Output = ()>) {
+    /// Keeps the daemon until `until` ends, and then ends it; the door is the last that closes.
+    pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>, until: impl Future<Output = ()>) -> Door {
         let mut until = std::pin::pin!(until);
         self.meet_orphan().await;
         loop {
@@ -121,6 +129,7 @@ impl Keeper {
         }
         orders.close();
         self.end_daemon().await;
+        self.door
     }
 
     fn timing(&self) -> &Timing {
@@ -134,14 +143,14 @@ impl Keeper {
     /// When something is to be done by itself.
     fn wake(&self) -> Instant {
         let others = [self.start_at, self.signal_at(), self.ask_at, self.peers.due(), self.log_at];
-        others.into_iter().flatten().fold(self.look_at, Instant::min)
+        others.into_iter().flatten().fold(self.look_at.min(self.beat_at), Instant::min)
     }
 
     /// A daemon that has just begun has not set up its handlers: SIGUSR1 would end it. Once it has said anything about
     /// itself it has.
     fn signal_at(&self) -> Option<Instant> {
         let speaks = self.daemon.as_ref().is_some_and(|daemon| daemon.log.clues.index.is_some());
-        if speaks { self.signal.due() } else { None }
+        if speaks || self.is_ready() { self.signal.due() } else { None }
     }
 
     async fn act(&mut self) {
@@ -173,15 +182,33 @@ impl Keeper {
             self.look_at = now + self.timing().poll_ready;
             self.look().await;
         }
+        if is_due(Some(self.beat_at)) {
+            self.beat();
+        }
     }
 
-    /// Somebody may have removed the runner's folder under it. The daemon must not end for that: what it reads is written anew
-    /// and shown to it again.
-    async fn look(&mut self) {
-        let is_whole = self.files.are_in_place() && self.settings.socket.exists();
-        if is_whole && !self.astray {
-            return;
+    /// It is said from here, and nowhere else: it means that the daemon is kept.
+    fn beat(&mut self) {
+        self.beat_at = Instant::now() + self.timing().beat;
+        self.publish(|state| state.beats += 1);
+    }
+
+    /// Waits for what takes long, which is no silence.
+    async fn wait_for<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = tokio::time::sleep_until(self.beat_at) => self.beat(),
+            }
         }
+    }
+
+    /// Somebody may have removed the runner's folder under it, or changed what is in it. The daemon must not end for that: what it
+    /// reads is written anew and shown to it again.
+    async fn look(&mut self) {
+        let is_whole = self.files.are_in_place() && self.door.is_in_place();
         match self.restore().await {
             Ok(()) if is_whole => {}
             Ok(()) => tracing::warn!(
@@ -189,6 +216,10 @@ impl Keeper {
                 "somebody has removed the runner's folder, or something in it; it is there again"
             ),
             Err(why) => tracing::error!("the runner's folder is not as it should be, and this is tried again: {why}"),
+        }
+        // Whatever was in the way of a start: one that serves a domain has a daemon, or is about to start it.
+        if self.config.is_some() && self.daemon.is_none() {
+            self.start_at.get_or_insert_with(Instant::now);
         }
     }
 
@@ -198,11 +229,44 @@ impl Keeper {
             self.astray = self.daemon.is_some();
             self.files.restore().map_err(told)?;
         }
-        self.files.remember(self.config.as_ref()).map_err(told)?;
-        if let Some(config) = &self.config {
-            self.files.write_config(config).map_err(told)?;
-        }
+        // Each by itself: what has no room or no folder keeps nothing else from being put right.
         self.record();
+        let parts = [
+            self.files.remember(self.config.as_ref()).map_err(told),
+            self.mend().map_err(told),
+            self.show_again().await,
+            self.open_again().map_err(told),
+        ];
+        parts.into_iter().collect()
+    }
+
+    /// Puts right what the daemon reads, where somebody has changed or removed it.
+    fn mend(&mut self) -> Result<(), Fault> {
+        let Some(config) = &self.config else { return Ok(()) };
+        let written = self.files.write_config(config)?;
+        if self.keep_identity(config)? || written {
+            tracing::info!("what nvidia-imex reads was not as it should be, and is again");
+            self.signal.want(Instant::now());
+        }
+        // Keys that no runner knows any more the agent sees missing, and brings them again.
+        self.publish_identity();
+        Ok(())
+    }
+
+    /// Puts what the daemon is to show where it looks for it; whether it was not there.
+    fn keep_identity(&self, config: &DomainConfig) -> Result<bool, Fault> {
+        if shown_name(&config.settings).is_none() {
+            return self.files.write_identity(None).map(|()| false);
+        }
+        let Some(identity) = &self.identity else { return Ok(false) };
+        if self.files.identity_note().is_some_and(|note| note.hash == identity.hash()) {
+            return Ok(false);
+        }
+        self.files.write_identity(Some(identity)).map(|()| true)
+    }
+
+    /// A daemon that sees a folder which is no longer the runner's.
+    async fn show_again(&mut self) -> Result<(), String> {
         if self.astray
             && let Some(daemon) = &self.daemon
         {
@@ -210,20 +274,20 @@ impl Keeper {
             self.signal.want(Instant::now());
         }
         self.astray = false;
-        if !self.settings.socket.exists() {
-            self.door.open_anew(&self.settings.socket).map_err(told)?;
-        }
-        // Its keys are nowhere else; the agent sees that they are missing and brings them again.
-        self.publish_identity();
         Ok(())
     }
 
+    fn open_again(&mut self) -> Result<(), Fault> {
+        if self.door.is_in_place() { Ok(()) } else { self.door.open_anew() }
+    }
+
     /// A daemon whose runner was killed is served on with: ending it would end jobs. Unless another domain was
-    /// remembered meanwhile, which takes the word that no claim is prepared; or it had not even said its index. Where none
-    /// is remembered its file may be lost as well as given up: the agent says again that the daemon may end.
+    /// remembered meanwhile, which takes the word that no claim is prepared. That its index is not known is no reason: what it
+    /// said in its log may be thrown away, and have been recorded nowhere. Where no domain is remembered its file may be lost as
+    /// well as given up: the agent says again that the daemon may end.
     async fn meet_orphan(&mut self) {
-        let Some(mut record) = self.files.read_record() else { return };
-        let Some(daemon) = Daemon::adopt(&record) else { return };
+        let recorded = self.files.read_record().and_then(|record| Some((Daemon::adopt(&record)?, record)));
+        let Some((daemon, mut record)) = recorded.or_else(|| self.unrecorded()) else { return };
         if let Some(isolation) = record.isolation.clone().filter(|isolation| *isolation != self.isolation) {
             tracing::warn!(pid = daemon.pid, "nvidia-imex runs with other --isolation; the next start has that of now");
             self.sees(isolation);
@@ -233,7 +297,7 @@ impl Keeper {
         if self.config.is_none() && heddle_core::imex::validate(&record.config).is_ok() {
             self.config = Some(record.config.clone());
         }
-        match self.config.clone().filter(|config| record.index.is_some() && config.needs_no_restart(&record.config)) {
+        match self.config.clone().filter(|config| config.needs_no_restart(&record.config)) {
             Some(config) => {
                 tracing::warn!(
                     pid = daemon.pid,
@@ -255,14 +319,42 @@ impl Keeper {
             }
             None => {
                 tracing::warn!(pid = daemon.pid, "ending an earlier runner's nvidia-imex");
-                daemon.stop(self.timing().stop_limit).await;
+                self.wait_for(daemon.stop(self.timing().stop_limit)).await;
             }
         }
     }
 
+    /// A daemon of this runner's folder of which the record is lost, by what the process itself tells. What it was started with is
+    /// on disk as long as it lives. One whose domain is not to be known is left alone.
+    fn unrecorded(&self) -> Option<(Daemon, Record)> {
+        let pid = foreign::reader(&self.files.config_file())?;
+        let told = |name| foreign::variable(pid, name);
+        let index = told(INDEX_ENV).and_then(|index| index.parse().ok());
+        let written = self.files.written(told(DOMAIN_ENV).unwrap_or_default(), index.unwrap_or_default())?;
+        // What is remembered is all of it, where it is of this daemon; where that listens says its file.
+        let remembered = self.config.clone().filter(|config| {
+            config.node_map == written.node_map && (written.domain.is_empty() || config.domain == written.domain)
+        });
+        let config = match remembered {
+            Some(mut config) => {
+                config.settings.extend(written.settings.into_iter().filter(|(key, _)| key == BIND));
+                config
+            }
+            None => Some(written).filter(|written| !written.domain.is_empty())?,
+        };
+        let record = Record { pid, start_time: start_time(pid)?, config, index: None, isolation: None };
+        let daemon = Daemon::adopt(&record)?;
+        tracing::warn!(pid, domain = record.config.domain, "the record of a running nvidia-imex is lost");
+        Some((daemon, record))
+    }
+
     /// Keeps on disk what a next runner needs to know of the daemon. Best effort: a runner is rarely killed.
     fn record(&self) {
-        let (Some(daemon), Some(config)) = (&self.daemon, self.config.clone()) else { return };
+        let (Some(daemon), Some(mut config)) = (&self.daemon, self.config.clone()) else { return };
+        // It was started with this, whatever address peers look for it at since.
+        if let Some(at) = self.listens_at {
+            config.settings.insert(BIND.into(), at.to_string());
+        }
         let Join { pid, start_time } = daemon.id();
         let isolation = Some(self.settings.isolation.clone());
         let record = Record { pid, start_time, config, index: daemon.log.clues.index, isolation };
@@ -283,8 +375,9 @@ impl Keeper {
         let Some(config) = self.config.clone() else { return };
         let started = self.hindrance(&config).map_or_else(
             || {
-                self.files.write_daemon(&config).map_err(|fault| fault.message)?;
-                let command = self.settings.daemon_command()?;
+                let written = self.keep_identity(&config).and_then(|_| self.files.write_daemon(&config));
+                written.map_err(|fault| fault.message)?;
+                let command = self.settings.daemon_command(&config)?;
                 let program = command.as_std().get_program().to_owned();
                 Daemon::start(command).map_err(|error| format!("{} cannot be started: {error}", program.display()))
             },
@@ -363,6 +456,8 @@ impl Keeper {
             state.daemon_state = DaemonState::Down.to_string();
             state.daemon_pid = 0;
             state.daemon_index = None;
+            // That of the next one it may be another.
+            state.listens_at.clear();
             peers::forget(state);
             state.message = why;
         });
@@ -406,7 +501,7 @@ impl Keeper {
             state.message = "the runner ends nvidia-imex".into();
             state.ended += 1;
         });
-        daemon.stop(self.timing().stop_limit).await;
+        self.wait_for(daemon.stop(self.timing().stop_limit)).await;
         self.publish(|state| {
             state.daemon_state = DaemonState::Down.to_string();
             state.daemon_pid = 0;

@@ -1,5 +1,6 @@
 use std::path::{Path, PathBuf};
 
+use heddle_core::imex::DomainConfig;
 use tokio::process::Command;
 
 use super::enter::{self, CONFIG_DIR, Entry, Folder, Join, Root, SOCKET, STATE_DIR};
@@ -8,6 +9,10 @@ use super::question::CTL;
 use super::{Isolation, Settings};
 
 const DAEMON: &str = "usr/bin/nvidia-imex";
+
+/// In a daemon's environment: the IMEX domain that it was started for, and its index there. It says nothing to the daemon.
+pub(super) const DOMAIN_ENV: &str = "HEDDLE_IMEX_DOMAIN";
+pub(super) const INDEX_ENV: &str = "HEDDLE_IMEX_INDEX";
 
 impl Settings {
     /// The folder of what the daemon reads, as it sees it.
@@ -46,8 +51,15 @@ impl Settings {
         [DAEMON, CTL].map(|program| self.driver_root.join(program))
     }
 
-    /// What starts the daemon.
-    pub(super) fn daemon_command(&self) -> Result<Command, String> {
+    /// What starts the daemon for a domain.
+    pub(super) fn daemon_command(&self, config: &DomainConfig) -> Result<Command, String> {
+        let mut command = self.bare_daemon_command()?;
+        // For a runner that finds the process and nothing else.
+        command.env(DOMAIN_ENV, &config.domain).env(INDEX_ENV, config.index.to_string());
+        Ok(command)
+    }
+
+    fn bare_daemon_command(&self) -> Result<Command, String> {
         let arguments = ["-c".into(), self.config_dir_of_daemon().join(CONFIG)];
         match &self.isolation {
             Isolation::None { .. } => Ok(plain(&self.programs()[0], arguments)),

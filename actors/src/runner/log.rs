@@ -9,6 +9,8 @@ use rustix::io::Errno;
 
 use super::enter;
 
+/// By which a daemon's log is known in /proc.
+pub(super) const LOG_NAME: &str = "nvidia-imex.log";
 /// Longest line that is forwarded whole.
 const LINE_MAX: usize = 4096;
 /// Once so much has been read it is thrown away: the log lives in memory.
@@ -50,10 +52,10 @@ pub(super) struct Log {
 impl Log {
     /// A new one, and two ends for a daemon.
     pub(super) fn new() -> io::Result<(Self, [Stdio; 2])> {
-        let sealed = memfd_create("nvidia-imex.log", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL);
+        let sealed = memfd_create(LOG_NAME, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL);
         let file = match sealed {
             // Before Linux 6.3 nobody asked whether it could be executed.
-            Err(Errno::INVAL) => memfd_create("nvidia-imex.log", MemfdFlags::CLOEXEC)?,
+            Err(Errno::INVAL) => memfd_create(LOG_NAME, MemfdFlags::CLOEXEC)?,
             sealed => sealed?,
         };
         // So that it can be emptied under its writers.

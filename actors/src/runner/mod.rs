@@ -118,6 +118,8 @@ pub struct Timing {
     pub poll_peers_least: Duration,
     /// How long peers may be missing after a start, and after names were to be read anew, before it is said.
     pub peers_settle: Duration,
+    /// How often the state is said at least, so that a runner which hangs is known by its silence.
+    pub beat: Duration,
 }
 
 impl Default for Timing {
@@ -137,6 +139,7 @@ impl Default for Timing {
             poll_missing_peers: Duration::from_secs(5),
             poll_peers_least: Duration::from_secs(1),
             peers_settle: Duration::from_secs(10),
+            beat: Duration::from_secs(5),
         }
     }
 }
@@ -184,7 +187,6 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
     }
     let (door, connections) = Door::open(&settings.socket)?;
     tracing::info!(socket = %settings.socket.display(), driver_root = %settings.driver_root.display(), "IMEX runner");
-    let socket = settings.socket.clone();
     let address = settings.metrics;
     let keeper = Keeper::new(settings, files, door);
     let shown = show(address, DaemonMetrics::new(keeper.state())).await;
@@ -197,9 +199,9 @@ pub async fn run(settings: Settings, until: impl Future<Output = ()>) -> Result<
     let kept = std::panic::AssertUnwindSafe(keeper.run(received, until)).catch_unwind().await;
     server.abort();
     drop(shown);
-    // Nobody is to find the socket of a runner that has ended; a leftover is replaced by the next.
-    let _ = std::fs::remove_file(socket);
-    kept.map_err(|_| Fault::fatal(reason::ACTOR_FAILED, "the IMEX runner has failed; its daemon is left running"))
+    let failed = |_| Fault::fatal(reason::ACTOR_FAILED, "the IMEX runner has failed; its daemon is left running");
+    // What a runner that has failed leaves of its socket is replaced by the next.
+    kept.map(Door::close).map_err(failed)
 }
 
 /// Serves metrics until what it gives is dropped. A port that is taken must not keep the daemon from its work.

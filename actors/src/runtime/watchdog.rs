@@ -1,8 +1,9 @@
 //! Watches from outside that the thread of the actors turns. A handler that blocks it cannot be stopped; the process
 //! is ended, saying who it was, and is started again by whoever runs it.
 
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -115,11 +116,21 @@ impl Drop for Watchdog {
     }
 }
 
+/// How long the end waits for somebody to read why.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
 /// Ends the process. Not by `exit`: handlers at exit, the driver library's among them, could wait for the very thread
 /// that hangs.
 fn bark(limit: Duration, hand: &Hand) -> ! {
     let what = hand.describe();
     tracing::error!("the actors' thread has been blocked for {limit:?} by {what}; the process ends");
-    eprintln!("heddle: the actors' thread has been blocked for {limit:?} by {what}; the process ends");
+    // Perhaps it is this that blocks: nobody may read it.
+    let (told, is_told) = mpsc::channel::<()>();
+    let _ = std::thread::Builder::new().spawn(move || {
+        let text = format!("the actors' thread has been blocked for {limit:?} by {what}; the process ends");
+        let _ = writeln!(std::io::stderr(), "heddle: {text}");
+        drop(told);
+    });
+    let _ = is_told.recv_timeout(LAST_WORD);
     std::process::abort();
 }

@@ -3,6 +3,7 @@
 mod host;
 mod identities;
 mod rig;
+mod silence;
 #[path = "../stand_in/mod.rs"]
 mod stand_in;
 

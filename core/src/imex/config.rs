@@ -1,7 +1,9 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::setting::{SETTINGS, SetBy, setting_of};
+use super::domain::BIND;
+use super::setting::{SETTINGS, SetBy, Setting, Takes, setting_of};
+use super::shown::{IdentityFiles, gss_settings, identity_settings};
 use crate::fault::{Fault, reason};
 
 /// Where the runner keeps what the daemon is told; paths as the daemon sees them.
@@ -48,8 +50,12 @@ pub fn daemon_settings(
         .collect();
     settings.extend(domain.clone());
     for (key, value) in domain {
-        setting_of(key)?;
+        let setting = setting_of(key)?;
         refuse_lines(key, value)?;
+        // The table has the operator's values: TLS is the agent's alone, and what is a word to him may be a path of ours.
+        if setting.takes != Takes::Word && (key.as_str(), value.as_str()) != ("IMEX_AUTH_ENCRYPTION_MODE", "SSL_TLS") {
+            refuse_what_it_does_not_take(setting, value)?;
+        }
         if let Some((_, ours)) = fixed.iter().find(|(name, ours)| name == key && ours != value && key != "LOG_LEVEL") {
             return invalid(format!("the IMEX setting {key} is the runner's own ({ours:?}) and cannot be set"));
         }
@@ -71,15 +77,21 @@ pub fn daemon_settings(
                 return invalid(format!("the IMEX setting {key} cannot be set, it is Heddle's own: {why}"));
             }
         }
-        if let Err(takes) = setting.takes.check(value) {
-            return invalid(format!("the IMEX setting {key} is {value:.80?}, it takes {takes}"));
-        }
+        refuse_what_it_does_not_take(setting, value)?;
         // No address is none of the operator's.
         if !(value.is_empty() && domain.contains_key(key)) {
             settings.insert(key.clone(), value.clone());
         }
     }
     settings.extend(fixed.map(|(key, value)| (key.to_owned(), value)));
+    // The daemon would find its own port taken, and end, again and again.
+    if settings.get("IMEX_CMD_PORT").and_then(|port| port.parse().ok()) == Some(files.peer_port) && files.peer_port != 0
+    {
+        return invalid(format!(
+            "the IMEX setting IMEX_CMD_PORT is {}, at which peers reach the daemon: set another, or another --peer-port",
+            files.peer_port
+        ));
+    }
     Ok(settings)
 }
 
@@ -93,6 +105,14 @@ fn refuse_lines(key: &str, value: &str) -> Result<(), Fault> {
         return invalid(format!("the IMEX setting {key} has a value of several lines or of more than 256 bytes"));
     }
     Ok(())
+}
+
+fn refuse_what_it_does_not_take(setting: &Setting, value: &str) -> Result<(), Fault> {
+    let key = setting.key;
+    setting
+        .takes
+        .check(value)
+        .or_else(|takes| invalid(format!("the IMEX setting {key} is {value:.80?}, it takes {takes}")))
 }
 
 fn has_gss(domain: &BTreeMap<String, String>) -> bool {
@@ -148,6 +168,16 @@ pub fn settings_file(text: &str) -> Result<BTreeMap<String, String>, Fault> {
         }
     }
     Ok(settings)
+}
+
+/// Of the settings in a daemon's configuration file those that an agent gives: where it listens, and how it knows its peers.
+///
+/// # Errors
+/// As of [`settings_file`].
+pub fn settings_of_agent(file: &str) -> Result<BTreeMap<String, String>, Fault> {
+    let peers = identity_settings(&IdentityFiles::default(), "").into_keys().chain(gss_settings().into_keys());
+    let given: BTreeSet<String> = peers.chain([BIND.to_owned()]).collect();
+    Ok(settings_file(file)?.into_iter().filter(|(key, _)| given.contains(key)).collect())
 }
 
 /// The daemon's configuration file.
@@ -255,6 +285,8 @@ mod tests {
             ("LOG_LEVEL", "4\nDAEMONIZE=1", "several lines"),
             ("LOG_LEVEL", "5", "a number from 0 to 4"),
             ("IMEX_WAIT_FOR_QUORUM", "FULL", "it takes NONE or RECOVERY"),
+            ("IMEX_CMD_PORT", "50000", "set another"),
+            ("IMEX_CMD_PORT", "050000", "set another"),
         ] {
             let message = refused(&[(key, value)]);
             assert!(message.contains(says), "{message}");
@@ -262,6 +294,9 @@ mod tests {
         assert!(daemon_settings(&files(), &map(&[("DAEMONIZE", "0")]), &domain()).is_ok());
         let bent = map(&[("SERVER_PORT", "1")]);
         assert!(daemon_settings(&files(), &map(&[]), &bent).unwrap_err().message.contains("runner's own"));
+        let nonsense = map(&[("BIND_INTERFACE_IP", "nonsense")]);
+        let refused = daemon_settings(&files(), &map(&[]), &nonsense).unwrap_err();
+        assert!(refused.message.contains("an IPv4 or IPv6 address"), "{refused}");
     }
 
     #[test]
@@ -269,6 +304,16 @@ mod tests {
         for (said, expected) in [("::", "::"), ("", "10.0.0.1")] {
             let settings = daemon_settings(&files(), &map(&[("BIND_INTERFACE_IP", said)]), &domain()).unwrap();
             assert_eq!(settings["BIND_INTERFACE_IP"], expected);
+        }
+    }
+
+    #[test]
+    fn what_an_agent_has_given_is_read_from_the_daemons_file() {
+        let own_keys = IdentityFiles { certificate: "/c".into(), key: "/k".into(), authority: "/a".into() };
+        for peers in [BTreeMap::new(), gss_settings(), identity_settings(&own_keys, "d.x")] {
+            let given: BTreeMap<_, _> = domain().into_iter().chain(peers).collect();
+            let file = daemon_config(&daemon_settings(&files(), &map(&[("LOG_LEVEL", "3")]), &given).unwrap());
+            assert_eq!(settings_of_agent(&file).unwrap(), given);
         }
     }
 

@@ -23,7 +23,7 @@ pub enum DaemonState {
     /// None runs. Our own word.
     #[default]
     Down,
-    /// A word that we do not know.
+    /// A word that we do not know, as [`DaemonState::parse`] keeps it: never one that we know.
     Other(String),
 }
 
@@ -41,13 +41,20 @@ const WORDS: &[(&str, DaemonState)] = &[
 
 impl DaemonState {
     /// Reads the control tool's answer: one word and a line end. The whole word is compared, as `NOT_READY` contains
-    /// `READY`; an unknown one is kept, cut at 64 characters.
+    /// `READY`; an unknown one is kept, cut at 64 characters, with what cannot be seen written out: whoever reads it again must
+    /// not find a word that was not said.
     pub fn parse(text: &str) -> Self {
         let word = text.strip_suffix('\n').unwrap_or(text);
-        WORDS
-            .iter()
-            .find(|(known, _)| *known == word)
-            .map_or_else(|| Self::Other(word.trim().chars().take(64).collect()), |(_, state)| state.clone())
+        let known = WORDS.iter().find(|(known, _)| *known == word).map(|(_, state)| state.clone());
+        known.unwrap_or_else(|| Self::Other(word.chars().flat_map(visible).take(64).collect()))
+    }
+}
+
+fn visible(c: char) -> Vec<char> {
+    match c {
+        ' ' => c.escape_unicode().collect(),
+        c if c.is_whitespace() || c.is_control() => c.escape_default().collect(),
+        c => vec![c],
     }
 }
 
@@ -105,6 +112,15 @@ mod tests {
             assert_eq!(state.to_string(), *word);
         }
         assert_eq!(DaemonState::parse("DREAMING\n").to_string(), "DREAMING");
+        for text in ["READY \n", " READY", "READY\r\n", "READY\n\n", "\tREADY", "READY\u{a0}", "NOT_READY\n"] {
+            let kept = DaemonState::parse(text);
+            assert!(matches!(kept, DaemonState::Other(_)), "{text:?}");
+            // By the runner's contract it is read once more.
+            let said = kept.to_string();
+            assert_eq!(DaemonState::parse(&said), kept, "{said}");
+            assert_ne!(said.trim(), "READY", "{text:?}");
+        }
+        assert_eq!(DaemonState::parse("READY\r\n").to_string(), r"READY\r");
         assert_eq!(DaemonState::parse(&"x".repeat(1000)).to_string().len(), 64);
     }
 

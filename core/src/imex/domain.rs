@@ -83,7 +83,7 @@ impl DomainConfig {
 }
 
 /// The daemon's setting for the address at which it listens.
-const BIND: &str = "BIND_INTERFACE_IP";
+pub const BIND: &str = "BIND_INTERFACE_IP";
 
 /// What the node's daemon must serve, from the two objects that say so.
 ///

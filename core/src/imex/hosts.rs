@@ -36,6 +36,13 @@ pub fn hosts_file(hosts: &[(String, String)]) -> String {
     })
 }
 
+/// Addresses and names that such a file has for the names of a node map.
+pub fn hosts_in(file: &str, node_map: &str) -> Vec<(String, String)> {
+    let entries = file.lines().filter_map(|line| line.split_once(' '));
+    let ours = entries.filter(|(_, name)| node_map.lines().any(|member| member == *name));
+    ours.map(|(address, name)| (address.to_owned(), name.to_owned())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::domain::tests::domain;
@@ -64,5 +71,8 @@ mod tests {
         let file = hosts_file(&[("10.0.0.1".into(), "heddle-x-00".into()), ("fd00::2".into(), "heddle-x-01".into())]);
         assert!(file.contains("\n127.0.0.1 localhost\n"));
         assert!(file.ends_with("\n10.0.0.1 heddle-x-00\nfd00::2 heddle-x-01\n"));
+        let read = hosts_in(&file, "heddle-x-00\nheddle-x-01\nheddle-x-02\n");
+        assert_eq!(hosts_file(&read), file);
+        assert_eq!(hosts_in(&file, "heddle-x-01\n"), [("fd00::2".to_owned(), "heddle-x-01".to_owned())]);
     }
 }

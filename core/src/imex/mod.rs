@@ -17,15 +17,18 @@ mod node_status;
 mod readiness;
 mod setting;
 mod shown;
+mod silence;
 mod step;
 mod verdict;
 
-pub use config::{DaemonFiles, daemon_config, daemon_settings, forwarded_level, settings_file, settings_warnings};
+pub use config::{
+    DaemonFiles, daemon_config, daemon_settings, forwarded_level, settings_file, settings_of_agent, settings_warnings,
+};
 pub use daemon::{Daemon, DaemonState, own_index};
-pub use domain::{DomainConfig, desired, exclusive_domain_name, is_exclusive, shared_domain_name};
+pub use domain::{BIND, DomainConfig, desired, exclusive_domain_name, is_exclusive, shared_domain_name};
 pub use gate::{Gate, gate};
 pub use host::{HostConfig, HostDaemon, HostMap, host_config, host_map};
-pub use hosts::{SENTINEL, hosts, hosts_file};
+pub use hosts::{SENTINEL, hosts, hosts_file, hosts_in};
 pub use ledger::Ledger;
 pub use links::{LINKS_CONTRACT, Links, OwnRow, links, own_row};
 pub use member::{MEMBER, member_condition, refusal};
@@ -36,6 +39,7 @@ pub use node_status::{Answer, Decision, Report, Wishes, clash, decide};
 pub use readiness::readiness;
 pub use setting::{SETTINGS, SetBy, Setting, Takes, setting_of};
 pub use shown::{IDENTITY_CONTRACT, Identity, IdentityFiles, Shown, gss_settings, identity_settings, shown_name};
+pub use silence::{BEAT_CONTRACT, patience};
 pub use step::{Sent, Step, next};
 pub use verdict::{Verdict, validate, verdict};
 

@@ -56,7 +56,9 @@ pub fn validate(config: &DomainConfig) -> Result<(), String> {
     if !label(&config.domain, 253) {
         return Err(format!("{:.80?} is no name of an IMEX domain", config.domain));
     }
-    let lines: Vec<&str> = config.node_map.lines().collect();
+    // Not by `lines`, which takes the line ends of other systems for one of its own.
+    let whole = config.node_map.strip_suffix('\n').unwrap_or(&config.node_map);
+    let lines: Vec<&str> = if whole.is_empty() { Vec::new() } else { whole.split('\n').collect() };
     if lines.is_empty() || lines.len() > 1024 || !config.node_map.ends_with('\n') {
         return Err(format!("the node map has {} lines, expected 1 to 1024 whole ones", lines.len()));
     }
@@ -130,6 +132,8 @@ mod tests {
         assert!(bad(|c| c.node_map.clear()).contains("0 lines"));
         assert!(bad(|c| c.node_map = "a".into()).contains("whole"));
         assert!(bad(|c| c.node_map = "a\nb c\n".into()).contains("b c"));
+        assert!(bad(|c| c.node_map = "a\r\nb\r\n".into()).contains(r"a\r"));
+        assert!(bad(|c| c.node_map = "a\n\n".into()).contains("one name a line"));
         assert!(bad(|c| c.index = 4).contains("index 4"));
         assert!(bad(|c| c.hosts[0].0 = "here".into()).contains("here"));
         assert!(bad(|c| c.hosts[0].1 = "a\nb".into()).contains("hosts file"));

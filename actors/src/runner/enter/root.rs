@@ -1,5 +1,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -150,7 +151,8 @@ impl Root {
             }
             if let Err(error) = make_read_only(&mount) {
                 let point = mount.point.strip_prefix(&self.build).unwrap_or(&mount.point);
-                eprintln!("[WARNING] the daemon's /{} cannot be made read-only: {error}", point.display());
+                let point = point.display();
+                let _ = writeln!(io::stderr(), "[WARNING] the daemon's /{point} cannot be made read-only: {error}");
             }
         }
         Ok(())

@@ -77,7 +77,7 @@ impl Keeper {
         }
     }
 
-    fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         DaemonState::parse(&self.state.borrow().daemon_state) == DaemonState::Ready
     }
 

@@ -35,7 +35,9 @@ impl Keeper {
         self.files.daemon_settings(&given).map_err(|fault| Status::invalid_argument(fault.message))?;
         let listens_at = self.daemon.as_ref().and(self.listens_at);
         match verdict(self.config.as_ref(), &given, listens_at, no_claims_prepared) {
-            Verdict::Nothing => self.show(identity.as_ref()).map_err(internal)?,
+            Verdict::Nothing => {
+                self.show(identity.as_ref()).and_then(|()| self.mend()).map_err(internal)?;
+            }
             Verdict::Refuse(why) => return Err(Status::failed_precondition(why)),
             Verdict::Hosts => {
                 self.show(identity.as_ref()).map_err(internal)?;
@@ -49,7 +51,8 @@ impl Keeper {
                 self.config = Some(given);
                 // Not under a daemon that runs: it would show the new domain's to the peers of the old.
                 self.end_daemon().await;
-                self.files.write_identity(identity.as_ref()).map_err(internal)?;
+                // Written as part of the start, which is tried again where it cannot be.
+                self.identity = identity;
                 self.failures = 0;
                 self.start_at = None;
                 self.start();
@@ -61,6 +64,7 @@ impl Keeper {
     /// Lets the daemon show this identity, of the name that it was started with.
     fn show(&mut self, identity: Option<&Identity>) -> Result<(), Fault> {
         let Some(identity) = identity else { return Ok(()) };
+        self.identity = Some(identity.clone());
         if self.files.identity_note().is_some_and(|note| note.hash == identity.hash()) {
             return Ok(());
         }
@@ -93,25 +97,25 @@ impl Keeper {
     }
 
     async fn stop(&mut self, no_claims_prepared: bool) -> Result<(), Status> {
-        let Some(config) = &self.config else { return Ok(()) };
-        if !no_claims_prepared {
-            return Err(Status::failed_precondition(format!(
-                "the daemon of domain {} is not ended: the agent has not said that no claim is prepared",
-                config.domain
-            )));
+        if let Some(config) = &self.config {
+            if !no_claims_prepared {
+                return Err(Status::failed_precondition(format!(
+                    "the daemon of domain {} is not ended: the agent has not said that no claim is prepared",
+                    config.domain
+                )));
+            }
+            self.files.remember(None).map_err(internal)?;
+            (self.config, self.identity, self.start_at) = (None, None, None);
+            self.end_daemon().await;
         }
-        self.files.remember(None).map_err(internal)?;
-        self.config = None;
-        self.start_at = None;
-        self.end_daemon().await;
-        self.files.write_identity(None).map_err(internal)?;
+        // Said first: what cannot be swept must not leave a domain that is served by nobody.
         self.publish_identity();
         self.publish(|state| {
             state.domain.clear();
             state.node_map_sha256.clear();
             state.message = "the node serves no IMEX domain".into();
         });
-        Ok(())
+        self.files.write_identity(None).map_err(internal)
     }
 }
 
