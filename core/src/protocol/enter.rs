@@ -84,14 +84,8 @@ pub fn enter(node: &IMEXNode, domain: &IMEXDomain, cd: &ComputeDomainRef, mode: 
             reason::CHANNEL_DRAINING,
             format!("channel {} of {who} is being drained in domain {domain_name}", entry.channel),
         )),
-        (None, Some(entry)) => match (holder(node, domain, &cd.uid, entry.channel), beyond(node, entry.channel)) {
-            (Some(other), _) => Enter::Refuse(Fault::permanent(
-                reason::CHANNEL_CLASH,
-                format!(
-                    "{who} and {other} both have channel {} in domain {domain_name}: no new claim of either gets it; make one of the two ComputeDomains anew",
-                    entry.channel
-                ),
-            )),
+        (None, Some(entry)) => match (held(node, domain, cd, entry), beyond(node, entry.channel)) {
+            (Some(fault), _) => Enter::Refuse(fault),
             (None, Some(count)) => Enter::Refuse(Fault::permanent(
                 reason::MEMBER_MISMATCH,
                 format!(
@@ -160,19 +154,30 @@ fn forgotten<'a>(node: &'a IMEXNode, domain: &IMEXDomain) -> Option<(&'a str, u3
     lost.map(|(uid, entry)| (uid.as_str(), entry.channel))
 }
 
-/// Who else has the number: in the map, or on this node, which may know of one that the map has lost.
-fn holder(node: &IMEXNode, domain: &IMEXDomain, cd_uid: &str, channel: u32) -> Option<String> {
-    let map = domain.status.iter().flat_map(|status| &status.channels);
-    let mut in_map = map.filter(|(uid, entry)| *uid != cd_uid && entry.channel == channel);
-    let listed = node.status.iter().flat_map(|status| &status.channels);
-    let mut here = listed
-        .filter(|(uid, entry)| *uid != cd_uid && entry.channel == channel && entry.domain == name(domain))
-        .map(|(uid, _)| format!("the ComputeDomain of UID {uid}"));
-    let named = |entry: &ChannelEntry, uid: &str| match entry.compute_domain.as_str() {
-        "" => format!("the ComputeDomain of UID {uid}"),
-        full_name => format!("ComputeDomain {full_name}"),
-    };
-    in_map.next().map(|(uid, entry)| named(entry, uid)).or_else(|| here.next())
+/// Why the number must not be entered: another has it too, in the map, or on this node, which may know of one that the map has
+/// lost.
+fn held(node: &IMEXNode, domain: &IMEXDomain, cd: &ComputeDomainRef, entry: &ChannelEntry) -> Option<Fault> {
+    let (number, domain_name) = (entry.channel, name(domain));
+    let who = format!("ComputeDomain {}/{}", cd.namespace, cd.name);
+    let mut map = domain.status.iter().flat_map(|status| &status.channels);
+    if let Some((uid, other)) = map.find(|(uid, other)| **uid != cd.uid && other.channel == number) {
+        let other = match other.compute_domain.as_str() {
+            "" => format!("the ComputeDomain of UID {uid}"),
+            full_name => format!("ComputeDomain {full_name}"),
+        };
+        let text = format!(
+            "{who} and {other} both have channel {number} in domain {domain_name}: no new claim of either gets it; make one of the two ComputeDomains anew"
+        );
+        return Some(Fault::permanent(reason::CHANNEL_CLASH, text));
+    }
+    let mut listed = node.status.iter().flat_map(|status| &status.channels);
+    let (uid, _) =
+        listed.find(|(uid, other)| **uid != cd.uid && other.channel == number && other.domain == domain_name)?;
+    let text = format!(
+        "pods on node {} use channel {number} of domain {domain_name}, which is that of {who}, for the ComputeDomain of UID {uid}: {who} gets it there when they have ended",
+        name(node)
+    );
+    Some(Fault::retryable(reason::CHANNEL_CLASH, text))
 }
 
 /// The node's number of channels if `channel` is not below it. A node that reports none is not judged.
@@ -278,13 +283,13 @@ mod tests {
     fn a_number_that_two_have_is_entered_for_neither() {
         let twice = with_channel(with_channel(shared("d"), "green", 7), "blue", 7);
         let lost = with_channel(shared("d"), "green", 7);
-        for (node, domain, other) in [
-            (member_of("n1", "d"), &twice, "ComputeDomain team/blue"),
-            (listing("d", "blue", 7), &lost, "the ComputeDomain of UID blue"),
+        for (node, domain, says) in [
+            (member_of("n1", "d"), &twice, ["ComputeDomain team/blue both", "anew"]),
+            (listing("d", "blue", 7), &lost, ["the ComputeDomain of UID blue", "when they have ended"]),
         ] {
             let Enter::Refuse(fault) = enter(&node, domain, &cd("green"), Channel, "") else { panic!("{node:?}") };
             assert_eq!(fault.reason, reason::CHANNEL_CLASH);
-            assert!(fault.message.contains(other) && fault.message.contains("anew"), "{fault}");
+            assert!(says.iter().all(|word| fault.message.contains(word)), "{fault}");
         }
         // The same number of another domain is another channel.
         assert!(matches!(

@@ -195,9 +195,13 @@ fn a_clash_is_said_and_the_compute_domain_gets_no_new_claims() {
         assert_eq!(fault.reason, reason::CHANNEL_CLASH);
         let fault = node.enter_in("b", "green", IsolationMode::Channel).await.unwrap_err();
         assert_eq!(fault.reason, reason::CHANNEL_CLASH);
-        assert_eq!(node.enter("c", "blue").await, 1, "others are not disturbed");
+        // Not even whose number it is gets it beside pods of another.
+        let fault = node.enter_in("c", "blue", IsolationMode::Channel).await.unwrap_err();
+        assert_eq!((fault.reason, fault.class), (reason::CHANNEL_CLASH, Class::Retryable), "{fault}");
+        assert_eq!(node.enter("d", "red").await, 2, "others are not disturbed");
         node.leave("a", "green");
-        assert_eq!(node.enter("b", "green").await, 2, "and it passes with the claim");
+        assert_eq!(node.enter("b", "green").await, 3, "and it passes with the claim");
+        assert_eq!(node.enter("c", "blue").await, 1);
     });
 }
 
