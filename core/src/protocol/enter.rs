@@ -146,11 +146,12 @@ fn fresh(node: &IMEXNode, domain: &IMEXDomain) -> Result<(), Fault> {
     Err(Fault::retryable(reason::VIEW_STALE, text))
 }
 
-/// What the node uses and the domain's map has lost. A number that is given by such a map may be in use.
+/// What the node uses and the domain's map takes for free. A number that is given by such a map may be in use.
 fn forgotten<'a>(node: &'a IMEXNode, domain: &IMEXDomain) -> Option<(&'a str, u32)> {
     let mut listed = node.status.iter().flat_map(|status| &status.channels);
-    let known = |uid: &str| domain.status.as_ref().is_some_and(|status| status.channels.contains_key(uid));
-    let lost = listed.find(|(uid, entry)| entry.domain == name(domain) && !known(uid));
+    let given =
+        |number: u32| domain.status.iter().any(|map| map.channels.values().any(|other| other.channel == number));
+    let lost = listed.find(|(_, entry)| entry.domain == name(domain) && !given(entry.channel));
     lost.map(|(uid, entry)| (uid.as_str(), entry.channel))
 }
 
@@ -272,8 +273,14 @@ mod tests {
     fn where_the_map_has_lost_what_is_in_use_nobody_gets_a_number() {
         let node = listing("d", "blue", 2);
         assert_eq!(wait(enter(&node, &shared("d"), &cd("green"), Channel, "")), reason::CHANNEL_CLASH);
-        let known = with_channel(shared("d"), "blue", 2);
-        assert_eq!(enter(&node, &known, &cd("green"), Channel, ""), Enter::NeedsChannel);
+        for holder in ["blue", "red"] {
+            let known = with_channel(shared("d"), holder, 2);
+            assert_eq!(
+                enter(&node, &known, &cd("green"), Channel, ""),
+                Enter::NeedsChannel,
+                "nobody gets what is given"
+            );
+        }
         let mut elsewhere = listing("x", "blue", 2);
         elsewhere.spec.domain = Some("d".into());
         assert_eq!(enter(&elsewhere, &shared("d"), &cd("green"), Channel, ""), Enter::NeedsChannel);
