@@ -189,7 +189,7 @@ impl Clique<'_> {
 
     fn membership(&self, domain: &str, spec: &IMEXDomainSpec, candidates: &BTreeMap<String, Candidate>) -> Membership {
         // One whose IMEXNode nobody can read keeps its place: what it does is not known.
-        let unreadable = spec.members.iter().filter(|(node, _)| self.view.is_unreadable(node));
+        let unreadable = spec.members.iter().filter(|(node, _)| self.view.unreadable_nodes().contains(*node));
         let unreadable = unreadable
             .map(|(node, member)| (node.clone(), Candidate { away: member.away, busy: true, ..Candidate::default() }));
         let candidates = unreadable.chain(candidates.clone()).collect();
@@ -287,7 +287,7 @@ impl Clique<'_> {
             let members = domain.spec.members.keys();
             write.reread.extend(members.filter(|node| self.view.imex_node(node).is_none()).cloned());
             // Nor is it known which domain one is in that nobody can read: the write fails on it.
-            write.reread.extend(self.view.unreadable_nodes().map(str::to_owned));
+            write.reread.extend(self.view.unreadable_nodes().iter().cloned());
         }
         write
     }

@@ -2,6 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use kube::Resource;
+
 use super::Cd;
 use crate::api::{IMEXDomain, IMEXNode};
 
@@ -31,8 +33,14 @@ pub(super) fn users_of(domain: &IMEXDomain) -> impl Iterator<Item = &str> {
 
 /// Watches and the answers to our own writes arrive in any order; an object never goes back. Since Kubernetes 1.35
 /// the API promises that resourceVersions of a kind can be compared as numbers; all before did so too.
-pub(super) fn outdated(new: &ObjectMeta, known: &ObjectMeta) -> bool {
+fn outdated(new: &ObjectMeta, known: &ObjectMeta) -> bool {
     new.uid == known.uid && older(new.resource_version.as_deref(), known.resource_version.as_deref())
+}
+
+/// Whether a copy changes nothing: there is a newer one, or it is the very copy that is known.
+pub(super) fn is_old_news<K: Resource + PartialEq>(new: &K, before: Option<&K>) -> bool {
+    before.is_some_and(|before| outdated(new.meta(), before.meta()))
+        || known((new, new.meta().resource_version.as_deref()), before)
 }
 
 /// The very copy that is known. It asks for nothing: what was decided on it would only be decided again, and a write that

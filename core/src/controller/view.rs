@@ -1,3 +1,7 @@
+//! What the controller knows; what a change of it asks for is in `touch`.
+
+mod touch;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
@@ -5,14 +9,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
 use super::index::Index;
-use super::relations::{cds_of, clique_of, domains_of, known, older, outdated, users_of, wanted_template};
+use super::relations::{cds_of, clique_of, domains_of, is_old_news, known, older, users_of, wanted_template};
 use super::taken_back::TakenBack;
 use super::template::{asks_all, configured, ours};
 use super::{Cd, Dirty, DriverMatch, LabelledClaim, Origin};
-use crate::api::{ChannelState, IMEXDomain, IMEXNode, ImexMode};
+use crate::api::{IMEXDomain, IMEXNode, ImexMode};
 use crate::fault::Fault;
 use crate::names;
-use crate::protocol::{exhausted, name};
+use crate::protocol::name;
 use crate::schema;
 
 /// What the controller knows of the cluster, with the relations that its decisions follow, and which decisions a
@@ -29,8 +33,8 @@ pub struct View {
     /// Why the API server takes no template of a ComputeDomain, by UID.
     refusals: BTreeMap<String, String>,
     taken_back: TakenBack,
-    /// Objects that cannot be read, by name. What was known of them before stays.
-    unreadable: BTreeMap<Kind, BTreeSet<String>>,
+    /// IMEXNodes that cannot be read. What was known of them before stays.
+    unreadable_nodes: BTreeSet<String>,
     claims_by_cd: Index,
     claims_by_node: Index,
     nodes_by_clique: Index,
@@ -169,10 +173,7 @@ impl View {
     /// A ResourceClaimTemplate has come or changed.
     pub fn put_template(&mut self, template: ResourceClaimTemplate) {
         let Some(key) = template_key(&template.metadata) else { return };
-        let before = self.templates.get(&key);
-        if before.is_some_and(|before| outdated(&template.metadata, &before.metadata))
-            || known((&template, template.metadata.resource_version.as_deref()), before)
-        {
+        if is_old_news(&template, self.templates.get(&key)) {
             return;
         }
         self.drop_template(&key);
@@ -214,10 +215,7 @@ impl View {
     /// An IMEXNode has come or changed.
     pub fn put_imex_node(&mut self, node: IMEXNode) {
         let node_name = name(&node).to_string();
-        let before = self.imex_nodes.get(&node_name);
-        if before.is_some_and(|before| outdated(&node.metadata, &before.metadata))
-            || known((&node, node.metadata.resource_version.as_deref()), before)
-        {
+        if is_old_news(&node, self.imex_nodes.get(&node_name)) {
             return;
         }
         if !self.take_imex_node(&node_name) {
@@ -248,12 +246,6 @@ impl View {
         true
     }
 
-    /// Marks the ComputeDomains that ask for so many nodes: the cluster has just got, or lost, as many.
-    fn touch_cds_of_size(&mut self, nodes: usize) {
-        let size = i32::try_from(nodes).unwrap_or(i32::MAX);
-        self.dirty.cds.extend(self.cds_by_size.get(&size).into_iter().flatten().cloned());
-    }
-
     /// Where the last node goes on which an exclusive ComputeDomain could have a domain of its own, or the first comes, all of
     /// them are told.
     fn count_daemon(&mut self, node: &IMEXNode, change: impl Fn(usize) -> usize) {
@@ -281,9 +273,7 @@ impl View {
     pub fn put_domain(&mut self, domain: IMEXDomain) {
         let domain_name = name(&domain).to_string();
         let before = self.domains.get(&domain_name);
-        if before.is_some_and(|before| outdated(&domain.metadata, &before.metadata))
-            || known((&domain, domain.metadata.resource_version.as_deref()), before)
-        {
+        if is_old_news(&domain, before) {
             return;
         }
         self.taken_back.see(before, &domain, |uid| self.cds.get(uid).is_some_and(Cd::alive));
@@ -338,93 +328,6 @@ impl View {
     /// Why the API server takes no template of the ComputeDomain.
     pub fn refusal(&self, cd_uid: &str) -> Option<&str> {
         self.refusals.get(cd_uid).map(String::as_str)
-    }
-
-    /// Marks everything, after the first sync.
-    pub fn touch_all(&mut self) {
-        self.dirty.cds.extend(self.cds.keys().chain(self.templates_by_cd.keys()).cloned());
-        self.dirty.cliques.extend(self.nodes_by_clique.keys().chain(self.domains_by_clique.keys()).map(String::from));
-        self.dirty.nodes.extend(self.imex_nodes.keys().cloned());
-    }
-
-    fn touch_cd(&mut self, uid: &str, turned: bool) {
-        self.dirty.cds.insert(uid.into());
-        if !turned {
-            return;
-        }
-        let domains = self.domains_by_cd.get(uid).filter_map(|domain| self.domains.get(domain));
-        self.dirty.cliques.extend(domains.map(|domain| domain.spec.clique.clone()));
-        let nodes: Vec<String> = self.claims_of(uid).flat_map(|claim| &claim.nodes).cloned().collect();
-        let cliques = nodes.iter().filter_map(|node| clique_of(self.imex_nodes.get(node)?));
-        self.dirty.cliques.extend(cliques.map(String::from));
-        // Others may wait for this one's template.
-        let templates = self.templates_by_cd.get(uid).into_iter().flatten().cloned().collect::<Vec<_>>();
-        templates.iter().for_each(|key| self.touch_template(key));
-    }
-
-    fn touch_claim(&mut self, claim: &LabelledClaim) {
-        self.dirty.cds.insert(claim.cd_uid.clone());
-        let moves = self.cds.get(&claim.cd_uid).is_none_or(|cd| self.exclusive(cd));
-        let nodes = claim.nodes.iter().filter_map(|node| self.imex_nodes.get(node));
-        let concerned = nodes.filter(|node| moves || self.lacks_a_number(node, &claim.cd_uid));
-        let cliques: Vec<_> = concerned.filter_map(clique_of).map(String::from).collect();
-        self.dirty.cliques.extend(cliques);
-    }
-
-    /// A claim of the ComputeDomain on this node finds its channel draining, or none to be had.
-    fn lacks_a_number(&self, node: &IMEXNode, cd_uid: &str) -> bool {
-        let domain = node.spec.domain.as_ref().and_then(|domain| self.domains.get(domain));
-        let Some(domain) = domain else { return false };
-        let entry = domain.status.as_ref().and_then(|status| status.channels.get(cd_uid));
-        let count = node.status.as_ref().map_or(0, |status| status.channel_count);
-        entry.map_or_else(|| exhausted(domain, count), |entry| entry.state == ChannelState::Draining)
-    }
-
-    /// Marks the ComputeDomains that want this template.
-    pub fn touch_template(&mut self, key: &TemplateKey) {
-        if let Some(uid) = self.templates.get(key).and_then(template_owner) {
-            self.dirty.cds.insert(uid.into());
-        }
-        let name = format!("{}/{}", key.0, key.1);
-        let waiting = self.cds_by_template.get(&name);
-        self.dirty.cds.extend(waiting.map(String::from));
-    }
-
-    fn touch_node(&mut self, node: &str) {
-        self.dirty.nodes.insert(node.into());
-        if let Some(object) = self.imex_nodes.get(node) {
-            self.dirty.cliques.extend(clique_of(object).map(String::from));
-            let domains = domains_of(object).filter_map(|domain| self.domains.get(domain));
-            self.dirty.cliques.extend(domains.map(|domain| domain.spec.clique.clone()));
-            self.dirty.cds.extend(cds_of(object).map(String::from));
-            self.dirty.cds.extend(self.owners_of_what_it_lists(object));
-        }
-        self.touch_cds_on(node);
-    }
-
-    /// The ComputeDomains whose numbers the node uses for others.
-    fn owners_of_what_it_lists(&self, node: &IMEXNode) -> BTreeSet<String> {
-        let listed = node.status.iter().flat_map(|status| &status.channels);
-        let owners = listed.filter_map(|(uid, entry)| {
-            let channels = &self.domains.get(&entry.domain)?.status.as_ref()?.channels;
-            let same = channels.get(uid).is_some_and(|known| known.channel == entry.channel);
-            let owner = || channels.iter().find(|(_, known)| known.channel == entry.channel);
-            if same { None } else { owner().map(|(uid, _)| uid.clone()) }
-        });
-        owners.collect()
-    }
-
-    fn touch_cds_on(&mut self, node: &str) {
-        let claims = self.claims_by_node.get(node).filter_map(|claim| self.claims.get(claim));
-        self.dirty.cds.extend(claims.map(|claim| claim.cd_uid.clone()));
-    }
-
-    fn touch_domain(&mut self, domain: &str) {
-        let Some(object) = self.domains.get(domain) else { return };
-        self.dirty.cliques.insert(object.spec.clique.clone());
-        self.dirty.cds.extend(users_of(object).map(String::from));
-        let members: Vec<String> = object.spec.members.keys().cloned().collect();
-        members.iter().for_each(|node| self.touch_cds_on(node));
     }
 
     /// The ComputeDomain of this UID.
@@ -555,24 +458,22 @@ impl View {
         self.problems.get(clique)?.get(node)
     }
 
-    /// An object cannot be read, or can be again.
+    /// An object cannot be read, or can be again. Of all but IMEXNodes what was known before is all that is needed.
     pub fn set_unreadable(&mut self, kind: Kind, key: &str, unreadable: bool) {
-        let keys = self.unreadable.entry(kind).or_default();
-        let changed = if unreadable { keys.insert(key.into()) } else { keys.remove(key) };
-        if changed && kind == Kind::ImexNode {
+        if kind != Kind::ImexNode {
+            return;
+        }
+        let nodes = &mut self.unreadable_nodes;
+        let changed = if unreadable { nodes.insert(key.into()) } else { nodes.remove(key) };
+        if changed {
             let domains = self.domains.values().filter(|domain| domain.spec.members.contains_key(key));
             self.dirty.cliques.extend(domains.map(|domain| domain.spec.clique.clone()));
         }
     }
 
     /// The IMEXNodes that exist and that nobody can read: whether they use a channel is not known.
-    pub fn unreadable_nodes(&self) -> impl Iterator<Item = &str> {
-        self.unreadable.get(&Kind::ImexNode).into_iter().flatten().map(String::as_str)
-    }
-
-    /// The IMEXNode exists and nobody can read it.
-    pub fn is_unreadable(&self, node: &str) -> bool {
-        self.unreadable.get(&Kind::ImexNode).is_some_and(|nodes| nodes.contains(node))
+    pub fn unreadable_nodes(&self) -> &BTreeSet<String> {
+        &self.unreadable_nodes
     }
 
     /// Everything of one kind that the view holds, by the key under which it is dropped.
