@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::membership::{Candidate, Membership, membership};
@@ -189,10 +190,11 @@ impl Clique<'_> {
 
     fn membership(&self, domain: &str, spec: &IMEXDomainSpec, candidates: &BTreeMap<String, Candidate>) -> Membership {
         // One whose IMEXNode nobody can read keeps its place: what it does is not known.
-        let unreadable = spec.members.iter().filter(|(node, _)| self.view.unreadable_nodes().contains(*node));
-        let unreadable = unreadable
-            .map(|(node, member)| (node.clone(), Candidate { away: member.away, busy: true, ..Candidate::default() }));
-        let candidates = unreadable.chain(candidates.clone()).collect();
+        let mut candidates = Cow::Borrowed(candidates);
+        for (node, member) in spec.members.iter().filter(|(node, _)| self.view.unreadable_nodes().contains(*node)) {
+            let unread = Candidate { away: member.away, busy: true, ..Candidate::default() };
+            candidates.to_mut().entry(node.clone()).or_insert(unread);
+        }
         membership(domain, &spec.members, spec.max_members, &candidates, self.view.driver_match)
     }
 
