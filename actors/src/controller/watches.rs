@@ -37,12 +37,7 @@ pub trait Watched: Resource + Clone + DeserializeOwned + Debug + Send + 'static 
     /// Which of the view's kinds it is.
     const KIND: Kind;
 
-    /// The key under which the view drops it.
-    fn key(&self) -> Option<String> {
-        Self::key_of(self.meta())
-    }
-
-    /// The same of an object of which no more is known.
+    /// The key under which the view drops it. Of one that cannot be read no more is known.
     fn key_of(metadata: &ObjectMeta) -> Option<String> {
         metadata.name.clone()
     }
@@ -158,16 +153,13 @@ struct Intake<K> {
 impl<K: Watched> Intake<K> {
     fn put(&mut self, object: DeserializeGuard<K>) {
         let mut view = self.view.borrow_mut();
+        if let Some(key) = K::key_of(object.meta()) {
+            view.set_unreadable(K::KIND, &key, object.0.is_err());
+        }
         match object.0 {
-            Ok(object) => {
-                if let Some(key) = object.key() {
-                    view.set_unreadable(K::KIND, &key, false);
-                }
-                object.put(&mut view);
-            }
+            Ok(object) => object.put(&mut view),
             Err(invalid) => {
-                let metadata = &invalid.metadata;
-                let (namespace, name) = (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref());
+                let (namespace, name) = (invalid.metadata.namespace.as_deref(), invalid.metadata.name.as_deref());
                 tracing::error!(
                     kind = K::KIND.name(),
                     namespace,
@@ -176,9 +168,6 @@ impl<K: Watched> Intake<K> {
                     invalid.error
                 );
                 self.metrics.unreadable(K::KIND);
-                if let Some(key) = K::key_of(metadata) {
-                    view.set_unreadable(K::KIND, &key, true);
-                }
             }
         }
     }

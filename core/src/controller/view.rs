@@ -476,14 +476,14 @@ impl View {
         &self.unreadable_nodes
     }
 
-    /// Everything of one kind that the view holds, by the key under which it is dropped.
+    /// Everything of one kind that the view knows to exist, by the key under which it is dropped.
     pub fn keys(&self, kind: Kind) -> BTreeSet<String> {
         match kind {
             Kind::Cd => self.cds.keys().cloned().collect(),
             Kind::Claim => self.claims.keys().cloned().collect(),
             Kind::Template => self.templates.keys().map(|(namespace, name)| format!("{namespace}/{name}")).collect(),
             Kind::Node => self.nodes.keys().cloned().collect(),
-            Kind::ImexNode => self.imex_nodes.keys().cloned().collect(),
+            Kind::ImexNode => self.imex_nodes.keys().chain(&self.unreadable_nodes).cloned().collect(),
             Kind::Domain => self.domains.keys().cloned().collect(),
         }
     }

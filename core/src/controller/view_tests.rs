@@ -31,6 +31,18 @@ fn an_object_never_goes_back() {
 }
 
 #[test]
+fn a_node_that_nobody_could_ever_read_is_forgotten_when_it_is_gone() {
+    let mut view = View::default();
+    view.set_unreadable(Kind::ImexNode, "n1", true);
+    assert_eq!((view.keys(Kind::ImexNode), view.imex_node("n1")), (set(["n1"]), None), "a list without it drops it");
+    view.drop(Kind::ImexNode, "n1");
+    assert!(view.unreadable_nodes().is_empty() && view.keys(Kind::ImexNode).is_empty());
+    // Of other kinds what was known of an object before is all there is to know.
+    view.set_unreadable(Kind::Domain, "d", true);
+    assert!(view.keys(Kind::Domain).is_empty());
+}
+
+#[test]
 fn the_copy_that_is_known_asks_for_nothing() {
     let mut view = View::default();
     let version = || Some("12".to_owned());
