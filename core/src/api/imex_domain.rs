@@ -101,6 +101,13 @@ pub struct IMEXDomainStatus {
     pub health: Option<DomainHealth>,
 }
 
+impl IMEXDomainStatus {
+    /// Whether an entry is of an epoch that the map has not come to: no fence reaches it.
+    pub fn is_behind(&self, entry: &ChannelEntry) -> bool {
+        entry.epoch > self.epoch
+    }
+}
+
 /// A channel of one ComputeDomain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

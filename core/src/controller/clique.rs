@@ -397,9 +397,9 @@ fn written_node(write: &Write) -> Option<&str> {
 
 /// The domain's channel map does not contradict itself.
 fn sound(domain: &IMEXDomain) -> bool {
-    let ahead = domain.status.iter().any(|map| map.channels.values().any(|entry| entry.epoch > map.epoch));
+    let behind = domain.status.iter().any(|map| map.channels.values().any(|entry| map.is_behind(entry)));
     let domains = BTreeMap::from([(name(domain).to_string(), domain.clone())]);
-    !ahead && Report::of(&World { domains, ..World::default() }).holds()
+    !behind && Report::of(&World { domains, ..World::default() }).holds()
 }
 
 /// The domain has our finalizer: a deletion by hand does not take its channel map away while it is in use.

@@ -70,9 +70,7 @@ pub fn restore(domain: &IMEXDomain, nodes: &[IMEXNode], full_name: impl Fn(&str)
             seen = seen.max(mark);
         }
     }
-    // No fence reaches an entry that is ahead of its map.
-    let ahead = |entry: &ChannelEntry| entry.epoch > before.epoch;
-    if status == before && seen <= before.epoch && !before.channels.values().any(ahead) {
+    if status == before && seen <= before.epoch && !before.channels.values().any(|entry| before.is_behind(entry)) {
         return Restore { status: None, clashes };
     }
     status.epoch = seen.max(before.epoch).saturating_add(1);
@@ -80,7 +78,7 @@ pub fn restore(domain: &IMEXDomain, nodes: &[IMEXNode], full_name: impl Fn(&str)
         if !before.channels.contains_key(uid) {
             entry.epoch = status.epoch;
             status.last_channel = status.last_channel.max(entry.channel);
-        } else if ahead(entry) {
+        } else if before.is_behind(entry) {
             entry.epoch = status.epoch;
         }
     }
