@@ -2,6 +2,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures::Stream;
 use heddle_core::fault::{Fault, reason};
@@ -11,6 +12,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
+
+/// Between two tries to take a connection.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Where connections come in. It closes when it is dropped.
 pub(super) struct Door {
@@ -114,8 +118,13 @@ async fn admit(listener: UnixListener, connections: mpsc::Sender<io::Result<Unix
             tracing::warn!("a process of another user was turned away from the runner's socket");
             continue;
         }
+        let failed = connection.is_err();
         if connections.send(connection).await.is_err() {
             return;
+        }
+        // Without room for another connection each try fails at once, until somebody goes.
+        if failed {
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }

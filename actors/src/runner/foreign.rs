@@ -4,6 +4,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
+
 use super::child::start_time;
 use super::files::identity_of;
 use super::log::LOG_NAME;
@@ -27,8 +29,10 @@ pub(super) fn daemons(own: Option<u32>) -> String {
 pub(super) fn reader(config: &Path) -> Option<u32> {
     let folder = identity_of(config.parent()?)?;
     let is_ours = |pid: &u32| {
-        let Some(read) = configuration(*pid) else { return false };
-        read.file_name() == config.file_name() && read.parent().and_then(identity_of) == Some(folder) && has_log(*pid)
+        let Some((base, read)) = configuration(*pid) else { return false };
+        let reads_it =
+            read.file_name() == config.file_name() && read.parent().and_then(|at| folder_in(&base, at)) == Some(folder);
+        reads_it && has_log(*pid)
     };
     processes().filter(is_ours).min_by_key(|pid| (start_time(*pid), *pid))
 }
@@ -40,15 +44,27 @@ pub(super) fn variable(pid: u32, name: &str) -> Option<String> {
     variables.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
-/// The configuration file of an IMEX daemon, as it is seen from here.
-fn configuration(pid: u32) -> Option<PathBuf> {
+/// The configuration file of an IMEX daemon by its own word, and in /proc the folder from which it finds that.
+fn configuration(pid: u32) -> Option<(PathBuf, PathBuf)> {
     let words = arguments(pid);
     let flag = words.iter().position(|word| word == "-c")?;
     // It may be started by a loader.
     words[..flag].iter().find(|word| word.rsplit('/').next() == Some("nvidia-imex"))?;
-    let path = Path::new(words.get(flag + 1)?);
+    let path = PathBuf::from(words.get(flag + 1)?);
     let from = if path.is_absolute() { "root" } else { "cwd" };
-    Some(Path::new("/proc").join(pid.to_string()).join(from).join(path.strip_prefix("/").unwrap_or(path)))
+    Some((Path::new("/proc").join(pid.to_string()).join(from), path))
+}
+
+/// Device and inode of a folder that a process sees at a path. Whoever made that process's root may have put links there, which
+/// must lead nowhere else than they lead for the process: a stranger's link to the runner's folder is not that folder.
+fn folder_in(base: &Path, path: &Path) -> Option<(u64, u64)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let base = open(base, flags, Mode::empty()).ok()?;
+    let below = path.strip_prefix("/").unwrap_or(path);
+    let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let found = fstat(openat2(&base, below, flags, Mode::empty(), resolve).ok()?).ok()?;
+    Some((found.st_dev, found.st_ino))
 }
 
 fn has_log(pid: u32) -> bool {
@@ -136,5 +152,24 @@ mod tests {
             drop(socket);
             assert_eq!(listener("127.0.0.1".parse().unwrap(), port), "");
         }
+    }
+
+    #[test]
+    fn a_strangers_link_to_a_folder_is_not_that_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, jail) = (dir.path().join("run/daemon"), dir.path().join("jail"));
+        std::fs::create_dir_all(&ours).unwrap();
+        std::fs::create_dir_all(jail.join("x")).unwrap();
+        std::os::unix::fs::symlink(&ours, jail.join("x/daemon")).unwrap();
+        std::os::unix::fs::symlink("../../run/daemon", jail.join("x/up")).unwrap();
+        let own = identity_of(&ours);
+        assert_eq!(identity_of(&jail.join("x/daemon")), own, "as it would be found from here");
+        for path in ["/x/daemon", "x/daemon", "/x/up", "/../run/daemon", "x/../../run/daemon"] {
+            assert_eq!(folder_in(&jail, Path::new(path)), None, "{path}");
+        }
+        // Of its own root a process sees it, also by links.
+        assert_eq!(folder_in(Path::new("/"), &ours), own);
+        assert_eq!(folder_in(Path::new("/"), &jail.join("x/daemon")), own);
+        assert_eq!(folder_in(dir.path(), Path::new("run/daemon")), own);
     }
 }
