@@ -44,7 +44,12 @@ pub fn restore(domain: &IMEXDomain, nodes: &[IMEXNode], full_name: impl Fn(&str)
                     };
                     status.channels.insert(uid.clone(), restored);
                 }
-                known => clashes.push(format!(
+                known => {
+                    // Nobody has it in the map, and somebody uses it: it is the last to be given.
+                    if owner.is_none() {
+                        status.last_channel = status.last_channel.max(entry.channel);
+                    }
+                    clashes.push(format!(
                     "node {} uses channel {} of domain {domain_name} for ComputeDomain {uid}, {}; delete the pods of one of them",
                     name(node),
                     entry.channel,
@@ -52,7 +57,8 @@ pub fn restore(domain: &IMEXDomain, nodes: &[IMEXNode], full_name: impl Fn(&str)
                         Some(known) => format!("the domain gives it {}", known.channel),
                         None => format!("the domain gives that to {}", owner.map_or("nobody", String::as_str)),
                     }
-                )),
+                    ));
+                }
             }
         }
     }
@@ -140,5 +146,12 @@ mod tests {
             panic!()
         };
         assert!(clashes[0].contains("the domain gives it 7"), "{clashes:?}");
+        // A number that nobody has in the map and that is in use is the last to be given.
+        let Restore { status: Some(status), clashes } = restore(&domain, &[listing("d", "blue", 9)], |_| None) else {
+            panic!()
+        };
+        assert_eq!((status.last_channel, status.channels.len(), clashes.len()), (9, 1, 1));
+        let restored = IMEXDomain { status: Some(status), ..domain };
+        assert_eq!(restore(&restored, &[listing("d", "blue", 9)], |_| None).status, None, "once");
     }
 }
