@@ -98,6 +98,13 @@ impl Comparison {
                 self.found.push(format!("{} has the {name} {bound}", shown(path)));
             }
         }
+        // What is larger than ours cannot be read. A number that is not named at all is not looked at.
+        if ["integer", "number"].contains(&text(theirs, "type"))
+            && let Some(most) = number(ours, "maximum")
+            && number(theirs, "maximum").is_none_or(|bound| bound > most)
+        {
+            self.found.push(format!("{} may be larger than {most}", shown(path)));
+        }
     }
 
     fn rules(&mut self, ours: &Value, theirs: &Value, path: &str) {

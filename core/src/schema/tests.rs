@@ -149,6 +149,18 @@ fn a_schema_that_says_nothing_does_not_fit() {
 }
 
 #[test]
+fn a_number_without_our_bound_does_not_fit() {
+    let at = "/properties/status/properties/channels/additionalProperties/properties/channel";
+    for (maximum, fit) in [(Value::Null, false), (json!(1e18), false), (json!(4_294_967_295_u32), true)] {
+        let served = changed(1, |schema| schema.pointer_mut(at).unwrap()["maximum"] = maximum.clone());
+        let found = fits(&own(1), &served);
+        let wanted =
+            if fit { Ok(()) } else { Err(vec!["status.channels.*.channel may be larger than 4294967295".into()]) };
+        assert_eq!(found, wanted, "{maximum}");
+    }
+}
+
+#[test]
 fn more_than_ours_is_no_harm() {
     let served = changed(0, |schema| {
         let spec = &mut schema["properties"]["spec"];
