@@ -126,11 +126,10 @@ impl NodeLink {
         }
         self.domain = None;
         if let Some(name) = wanted {
-            let api = Api::<IMEXDomain>::all(self.settings.client.clone());
             let (address, of) = (cx.address(), name.clone());
             let task = cx.spawn(
                 "watch IMEXDomain",
-                watch::object(api, name.clone(), move |domain| {
+                watch::object(self.settings.client.clone(), name.clone(), move |domain: Option<IMEXDomain>| {
                     address.tell(Message::DomainSeen { name: of.clone(), domain: domain.map(Arc::new) });
                 }),
             );
@@ -235,7 +234,8 @@ impl Actor for NodeLink {
 
     fn started(&mut self, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
         let address = cx.address();
-        let watch = watch::object(self.nodes(), self.settings.node_name.clone(), move |node| {
+        let (client, name) = (self.settings.client.clone(), self.settings.node_name.clone());
+        let watch = watch::object(client, name, move |node: Option<IMEXNode>| {
             address.tell(Message::NodeSeen(node.map(Box::new)));
         });
         cx.spawn("watch IMEXNode", watch);
