@@ -147,7 +147,11 @@ impl Clique<'_> {
         plan: &mut CliquePlan,
     ) {
         let Some(domain) = self.view.domain(domain_name) else {
-            if !candidates.is_empty() {
+            if self.view.is_unknown_domain(domain_name) {
+                let text = format!("IMEXDomain {domain_name} cannot be read; correct or delete it");
+                let fault = Fault::retryable(reason::DOMAIN_PENDING, text);
+                plan.problems.extend(candidates.keys().map(|node| (node.clone(), fault.clone())));
+            } else if !candidates.is_empty() {
                 plan.writes.push(self.create(domain_name, kind, owner, candidates));
             }
             return;

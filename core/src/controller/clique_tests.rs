@@ -110,6 +110,17 @@ fn nodes_that_come_together_are_assigned_by_one_write() {
 }
 
 #[test]
+fn a_domain_that_nobody_can_read_is_waited_for_and_told() {
+    let mut view = View::default();
+    with_node(&mut view, new_node("n1"));
+    view.set_unreadable(Kind::Domain, &home(), true);
+    let [Write::Refuse { refused: Some(told), .. }] = &writes(&view)[..] else { panic!("it exists already") };
+    assert!(told.message.contains(&home()) && told.message.contains("cannot be read"), "{told:?}");
+    view.drop(Kind::Domain, &home());
+    assert_eq!(settle(&mut view), ["create", "move"]);
+}
+
+#[test]
 fn a_node_without_a_node_object_or_in_no_clique_is_not_assigned() {
     let mut view = View::default();
     view.put_imex_node(new_node("n1"));

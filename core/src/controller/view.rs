@@ -35,6 +35,8 @@ pub struct View {
     taken_back: TakenBack,
     /// IMEXNodes that cannot be read. What was known of them before stays.
     unreadable_nodes: BTreeSet<String>,
+    /// The same of IMEXDomains.
+    unreadable_domains: BTreeSet<String>,
     claims_by_cd: Index,
     claims_by_node: Index,
     nodes_by_clique: Index,
@@ -458,17 +460,27 @@ impl View {
         self.problems.get(clique)?.get(node)
     }
 
-    /// An object cannot be read, or can be again. Of all but IMEXNodes what was known before is all that is needed.
+    /// An object cannot be read, or can be again. Of kinds that are not Heddle's own what was known before is all that is
+    /// needed.
     pub fn set_unreadable(&mut self, kind: Kind, key: &str, unreadable: bool) {
-        if kind != Kind::ImexNode {
-            return;
-        }
-        let nodes = &mut self.unreadable_nodes;
-        let changed = if unreadable { nodes.insert(key.into()) } else { nodes.remove(key) };
-        if changed {
+        let known = match kind {
+            Kind::ImexNode => &mut self.unreadable_nodes,
+            Kind::Domain => &mut self.unreadable_domains,
+            _ => return,
+        };
+        let changed = if unreadable { known.insert(key.into()) } else { known.remove(key) };
+        if changed && kind == Kind::ImexNode {
             let domains = self.domains.values().filter(|domain| domain.spec.members.contains_key(key));
             self.dirty.cliques.extend(domains.map(|domain| domain.spec.clique.clone()));
+        } else if changed {
+            // Which clique it is of may never have been known.
+            self.touch_cliques();
         }
+    }
+
+    /// Whether there is an IMEXDomain of this name of which nothing is known, as nobody could ever read it.
+    pub fn is_unknown_domain(&self, domain: &str) -> bool {
+        self.unreadable_domains.contains(domain) && !self.domains.contains_key(domain)
     }
 
     /// The IMEXNodes that exist and that nobody can read: whether they use a channel is not known.
@@ -484,7 +496,7 @@ impl View {
             Kind::Template => self.templates.keys().map(|(namespace, name)| format!("{namespace}/{name}")).collect(),
             Kind::Node => self.nodes.keys().cloned().collect(),
             Kind::ImexNode => self.imex_nodes.keys().chain(&self.unreadable_nodes).cloned().collect(),
-            Kind::Domain => self.domains.keys().cloned().collect(),
+            Kind::Domain => self.domains.keys().chain(&self.unreadable_domains).cloned().collect(),
         }
     }
 

@@ -37,9 +37,14 @@ fn a_node_that_nobody_could_ever_read_is_forgotten_when_it_is_gone() {
     assert_eq!((view.keys(Kind::ImexNode), view.imex_node("n1")), (set(["n1"]), None), "a list without it drops it");
     view.drop(Kind::ImexNode, "n1");
     assert!(view.unreadable_nodes().is_empty() && view.keys(Kind::ImexNode).is_empty());
-    // Of other kinds what was known of an object before is all there is to know.
     view.set_unreadable(Kind::Domain, "d", true);
-    assert!(view.keys(Kind::Domain).is_empty());
+    assert!(view.is_unknown_domain("d"));
+    assert_eq!(view.keys(Kind::Domain), set(["d"]));
+    view.drop(Kind::Domain, "d");
+    assert!(!view.is_unknown_domain("d") && view.keys(Kind::Domain).is_empty());
+    // Of other kinds what was known of an object before is all there is to know.
+    view.set_unreadable(Kind::Claim, "c", true);
+    assert!(view.keys(Kind::Claim).is_empty());
 }
 
 #[test]

@@ -18,8 +18,12 @@ impl View {
     /// Marks everything, after the first sync.
     pub fn touch_all(&mut self) {
         self.dirty.cds.extend(self.cds.keys().chain(self.templates_by_cd.keys()).cloned());
-        self.dirty.cliques.extend(self.nodes_by_clique.keys().chain(self.domains_by_clique.keys()).map(String::from));
+        self.touch_cliques();
         self.dirty.nodes.extend(self.imex_nodes.keys().cloned());
+    }
+
+    pub(super) fn touch_cliques(&mut self) {
+        self.dirty.cliques.extend(self.nodes_by_clique.keys().chain(self.domains_by_clique.keys()).map(String::from));
     }
 
     pub(super) fn touch_cd(&mut self, uid: &str, turned: bool) {
