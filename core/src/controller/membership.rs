@@ -86,26 +86,34 @@ pub fn membership(
     plan
 }
 
-/// The indices that stay. One that two have, which only a hand can have written, stays with the node whose daemon says it
-/// has it, else with the first. One past the end stays only where jobs run on a daemon that says so.
+/// The indices that stay. First goes a node whose daemon says that it has the one which is written here, past the end only
+/// where jobs run on it. Then, where a hand has written others, daemons with jobs keep their own; the rest has what is written.
 fn kept<'a>(
     current: &'a BTreeMap<String, Member>,
     max_members: u32,
     candidates: &BTreeMap<String, Candidate>,
 ) -> BTreeMap<&'a str, u32> {
-    let mut holders: BTreeMap<u32, (&str, bool)> = BTreeMap::new();
-    for (node, Member { index, .. }) in current {
-        let Some(candidate) = candidates.get(node) else { continue };
-        let says_so = candidate.index == Some(*index);
-        if *index >= max_members && !(says_so && candidate.busy) {
-            continue;
-        }
-        let holder = holders.entry(*index).or_insert((node, says_so));
-        if says_so && !holder.1 {
-            *holder = (node, true);
+    let wishes = current.iter().filter_map(|(node, Member { index, .. })| {
+        let candidate = candidates.get(node)?;
+        let said = candidate.index == Some(*index) && (*index < max_members || candidate.busy);
+        let own = candidate.index.filter(|own| candidate.busy && *own < max_members);
+        let written = Some(*index).filter(|index| *index < max_members);
+        Some((node.as_str(), [said.then_some(*index), own, written]))
+    });
+    let wishes: Vec<_> = wishes.collect();
+    let mut kept = BTreeMap::new();
+    let mut used = BTreeSet::new();
+    for rank in 0..3 {
+        for (node, wished) in &wishes {
+            if let Some(index) = wished[rank]
+                && !kept.contains_key(node)
+                && used.insert(index)
+            {
+                kept.insert(*node, index);
+            }
         }
     }
-    holders.into_iter().map(|(index, (node, _))| (node, index)).collect()
+    kept
 }
 
 fn standing(known: Option<&Member>, candidate: &Candidate) -> Standing {

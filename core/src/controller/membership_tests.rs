@@ -73,6 +73,22 @@ fn an_index_that_two_have_stays_with_the_daemon_that_says_it() {
 }
 
 #[test]
+fn daemons_with_jobs_keep_their_own_index_when_a_hand_has_swapped_all() {
+    let (edited, mut all) = written([("a", 1, Some(0)), ("b", 2, Some(1)), ("c", 0, Some(2))]);
+    assert_eq!(indices(&plan(&edited, 18, &all)), [("a", 1), ("b", 2), ("c", 0)], "without jobs they follow");
+    all.get_mut("b").unwrap().busy = true;
+    assert_eq!(indices(&plan(&edited, 18, &all)), [("a", 3), ("b", 1), ("c", 0)]);
+    all.values_mut().for_each(|candidate| candidate.busy = true);
+    let mended = plan(&edited, 18, &all);
+    assert_eq!(indices(&mended), [("a", 0), ("b", 1), ("c", 2)]);
+    assert_eq!(plan(&mended, 18, &all), mended);
+    // Who says what another has takes it from nobody.
+    let (right, mut all) = written([("a", 0, Some(0)), ("b", 1, Some(0))]);
+    all.get_mut("b").unwrap().busy = true;
+    assert_eq!(plan(&right, 18, &all), right);
+}
+
+#[test]
 fn an_index_past_the_end_is_replaced_unless_jobs_run_on_it() {
     let (edited, mut all) = written([("a", 0, Some(0)), ("b", 4000, Some(1))]);
     assert_eq!(indices(&plan(&edited, 18, &all)), [("a", 0), ("b", 1)]);
