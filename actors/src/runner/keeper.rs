@@ -267,10 +267,9 @@ impl Keeper {
 
     /// A daemon that sees a folder which is no longer the runner's.
     async fn show_again(&mut self) -> Result<(), String> {
-        if self.astray
-            && let Some(daemon) = &self.daemon
-        {
-            ctl::renew(&self.settings, &daemon.id()).await?;
+        if let Some(daemon) = self.daemon.as_ref().filter(|_| self.astray).map(Daemon::id) {
+            let settings = self.settings.clone();
+            self.wait_for(async { ctl::renew(&settings, &daemon).await }).await?;
             self.signal.want(Instant::now());
         }
         self.astray = false;
