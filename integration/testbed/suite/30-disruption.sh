@@ -24,6 +24,30 @@ case_an_agent_killed_while_pods_come_loses_none_of_them() {
   still_holds importer
 }
 
+runners() { processes "$1" '/usr/bin/heddle imex-runner'; }
+daemon_is_silent() { imexnode node-1 '{.status.daemon.state}: {.status.daemon.message}' | grep -v READY; }
+
+case_a_runner_that_hangs_is_told_and_its_daemon_goes_on() {
+  local daemon handle runner
+  domain green
+  { pod exporter green node-2; pod importer green node-1; } | run_pods exporter importer
+  handle=$(export_of exporter)
+  hold importer "$handle"
+  daemon=$(daemon_of 1)
+  runner=$(runners 1)
+  [[ $runner =~ ^[0-9]+$ ]] || fail "node 1 has as runners: '$runner'"
+  undo+=("signal 1 $runner CONT")
+  signal 1 "$runner" STOP
+  eventually 60 "word that nothing is known of the daemon" daemon_is_silent
+  pod late green node-1 | kn apply -f - >/dev/null
+  always 5 "late waits" is_pending late
+  still_holds importer
+  signal 1 "$runner" CONT
+  eventually 60 "late" running late
+  equal "$(runners 1) $(daemon_of 1)" "$runner $daemon" "runner and daemon"
+  still_holds importer
+}
+
 leader() { k -n heddle get lease heddle-controller -o 'jsonpath={.spec.holderIdentity}'; }
 leads_no_longer() {
   local now
