@@ -57,6 +57,8 @@ pub(super) struct Keeper {
     beat_at: Instant,
     /// The daemon may see a folder that is no longer the runner's.
     astray: bool,
+    /// What is wrong with the runner's folder, as it was told last.
+    trouble: Option<String>,
     answers: mpsc::Sender<(u32, Answer)>,
     heard: mpsc::Receiver<(u32, Answer)>,
 }
@@ -94,6 +96,7 @@ impl Keeper {
             files,
             door,
             astray: false,
+            trouble: None,
             config,
             daemon: None,
             state: watch::Sender::new(state),
@@ -209,14 +212,17 @@ impl Keeper {
     /// reads is written anew and shown to it again.
     async fn look(&mut self) {
         let is_whole = self.files.are_in_place() && self.door.is_in_place();
-        match self.restore().await {
-            Ok(()) if is_whole => {}
-            Ok(()) => tracing::warn!(
-                dir = %self.settings.dir.display(),
-                "somebody has removed the runner's folder, or something in it; it is there again"
-            ),
-            Err(why) => tracing::error!("the runner's folder is not as it should be, and this is tried again: {why}"),
+        let restored = self.restore().await;
+        if restored.is_ok() && !is_whole {
+            let dir = self.settings.dir.display();
+            tracing::warn!(%dir, "somebody has removed the runner's folder, or something in it; it is there again");
         }
+        // Once, however often it is tried.
+        let trouble = restored.err();
+        if let Some(why) = trouble.as_ref().filter(|why| self.trouble.as_ref() != Some(why)) {
+            tracing::error!("the runner's folder is not as it should be, and this is tried again: {why}");
+        }
+        self.trouble = trouble;
         // Whatever was in the way of a start: one that serves a domain has a daemon, or is about to start it.
         if self.config.is_some() && self.daemon.is_none() {
             self.start_at.get_or_insert_with(Instant::now);
@@ -230,8 +236,8 @@ impl Keeper {
             self.files.restore().map_err(told)?;
         }
         // Each by itself: what has no room or no folder keeps nothing else from being put right.
-        self.record();
         let parts = [
+            self.write_record().map_err(told),
             self.files.remember(self.config.as_ref()).map_err(told),
             self.mend().map_err(told),
             self.show_again().await,
@@ -347,9 +353,16 @@ impl Keeper {
         Some((daemon, record))
     }
 
-    /// Keeps on disk what a next runner needs to know of the daemon. Best effort: a runner is rarely killed.
+    /// Keeps on disk what a next runner needs to know of the daemon. Best effort, which each look at the folder repeats: a
+    /// runner is rarely killed.
     fn record(&self) {
-        let (Some(daemon), Some(mut config)) = (&self.daemon, self.config.clone()) else { return };
+        if let Err(fault) = self.write_record() {
+            tracing::warn!(reason = fault.reason, "{fault}");
+        }
+    }
+
+    fn write_record(&self) -> Result<(), Fault> {
+        let (Some(daemon), Some(mut config)) = (&self.daemon, self.config.clone()) else { return Ok(()) };
         // It was started with this, whatever address peers look for it at since.
         if let Some(at) = self.listens_at {
             config.settings.insert(BIND.into(), at.to_string());
@@ -357,9 +370,7 @@ impl Keeper {
         let Join { pid, start_time } = daemon.id();
         let isolation = Some(self.settings.isolation.clone());
         let record = Record { pid, start_time, config, index: daemon.log.clues.index, isolation };
-        if let Err(fault) = self.files.write_record(&record) {
-            tracing::warn!(reason = fault.reason, "{fault}");
-        }
+        self.files.write_record(&record)
     }
 
     /// Whatever is read, written or asked from now on is for a daemon that sees this.
