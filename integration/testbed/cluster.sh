@@ -23,7 +23,7 @@ done
 
 # What a suite's case needs and the version does not have on by itself.
 gates=() apis=()
-if [ "$(printf '%s\n' 1.36 "$(basename "$programs" | sed 's/^bin-v//')" | sort -V | head -1)" = 1.36 ]; then
+if [ "$(printf '%s\n' 1.36 "$(basename "$programs" | sed 's/^bin-v//')" | sort -V | first)" = 1.36 ]; then
   gates=(--feature-gates=DRADeviceTaintRules=true)
   apis=(--runtime-config=resource.k8s.io/v1beta2=true)
 fi

@@ -20,6 +20,11 @@ cgroup_v1_hierarchies=(cpu cpuacct cpuset memory devices freezer blkio pids syst
 say() { echo "testbed: $*" >&2; }
 die() { say "$*"; exit 1; }
 
+# Under pipefail a command fails, now and then, of which a reader wants no more: so these two read to the end.
+# first: the first line. has GREP-ARGUMENTS...: whether there is such a line (grep itself stops early if it may not print).
+first() { sed -n 1p; }
+has() { grep "$@" | cat >/dev/null; }
+
 # wait_for SECONDS WHAT COMMAND...: until the command succeeds.
 wait_for() {
   local limit=$1 what=$2 began=$SECONDS

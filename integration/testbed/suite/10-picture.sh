@@ -31,7 +31,7 @@ case_green_blue_yellow_share_nodes_and_nobody_imports_across() {
     for pod in $(pods_of "$name"); do sees_one_channel "$name" "$pod" "$name"; done
   done
   for name in "${domains[@]}"; do
-    handle=$(export_of "$(pods_of "$name" | head -1)" "$name")
+    handle=$(export_of "$(pods_of "$name" | first)" "$name")
     for other in "${domains[@]}"; do
       for pod in $(pods_of "$other"); do
         if [ "$other" = "$name" ]; then
@@ -71,4 +71,4 @@ told() {
   k -n "$1" get pod "$2" -o 'jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}' | grep 'cannot allocate all claims'
 }
 one_of_them_runs() { [ "$(phase second)" = Running ] || orange_is Running; }
-node_is_shared() { domain_of "$1" | grep -q '^shared-' && daemon_ready "${1#node-}"; }
+node_is_shared() { domain_of "$1" | has '^shared-' && daemon_ready "${1#node-}"; }

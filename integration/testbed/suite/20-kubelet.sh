@@ -54,7 +54,7 @@ case_k7_the_kubelets_own_dial_is_answered() {
   for driver in compute-domain.nvidia.com gpu.nvidia.com; do
     eventually 60 "another registration of $driver" has_registered "$driver" "${before[$driver]}"
   done
-  ! said 'RegisterPlugin error' || fail "the kubelet complains: $(tail -c "+$((log_from + 1))" "$log" | grep 'RegisterPlugin error' | head -1)"
+  ! said 'RegisterPlugin error' || fail "the kubelet complains: $(tail -c "+$((log_from + 1))" "$log" | grep 'RegisterPlugin error' | first)"
 }
 
 case_k18_running_pods_hear_nothing_of_a_restarted_kubelet() {

@@ -141,7 +141,7 @@ case_k41_the_old_agent_serves_on_while_the_new_one_dies() {
 }
 ended_on() {
   local node
-  node=$(k -n heddle get pods -l app.kubernetes.io/component=agent -o 'jsonpath={range .items[?(@.status.containerStatuses[0].restartCount>0)]}{.spec.nodeName} {.status.containerStatuses[0].ready}{"\n"}{end}' | sed -n 's/^node-\(.*\) false$/\1/p' | head -1)
+  node=$(k -n heddle get pods -l app.kubernetes.io/component=agent -o 'jsonpath={range .items[?(@.status.containerStatuses[0].restartCount>0)]}{.spec.nodeName} {.status.containerStatuses[0].ready}{"\n"}{end}' | sed -n 's/^node-\(.*\) false$/\1/p' | first)
   [ -n "$node" ] && echo "$node"
 }
 
@@ -155,7 +155,7 @@ case_k41_an_update_that_is_never_ready_is_taken_back_and_the_old_agent_serves_on
   eventually 120 "a node with two agents" two_agents
   node=$(two_agents)
   eventually 60 "the new agent's sockets" has_two_registrations "$node"
-  old=$(agents "$node" | sort -n | head -1)
+  old=$(agents "$node" | sort -n | first)
   k -n heddle rollout undo daemonset heddle-agent >/dev/null
   pod a green "node-$node" | run_pods a
   eventually 120 "all agents" all_agents_serve

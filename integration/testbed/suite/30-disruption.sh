@@ -18,7 +18,7 @@ case_an_agent_killed_while_pods_come_loses_none_of_them() {
   still_holds importer
   # And while they go.
   delete_pods "${names[@]}"
-  signal 1 "$(agents 1 | head -1)" KILL
+  signal 1 "$(agents 1 | first)" KILL
   for i in "${names[@]}"; do eventually 120 "the end of $i" absent pod "$i"; done
   eventually 60 "one claim left on the node" has_prepared 1 1
   still_holds importer

@@ -7,7 +7,7 @@ foreign=$repository/core/tests/samples/crd/foreign.json
 release() { helm -n heddle "$@"; }
 # What a case has taken away comes back; what is there already is left alone.
 installed() {
-  if ! release status heddle 2>/dev/null | grep -q 'STATUS: deployed' || ! k -n heddle get daemonset heddle-agent >/dev/null 2>&1; then
+  if ! release status heddle 2>/dev/null | has 'STATUS: deployed' || ! k -n heddle get daemonset heddle-agent >/dev/null 2>&1; then
     testbed install --set crds.takeOver=true
   fi
 }
@@ -67,7 +67,7 @@ case_uninstall_is_refused_while_a_domain_lives() {
   contains "$(k -n heddle logs job/heddle-uninstall)" "$ns/team" "what the job says is in use"
   # Helm itself takes it for half gone from here on, whatever the reason; docs/install.md says how that is undone.
   release rollback heddle "$(release history heddle -o json | jq '.[-1].revision')" --wait --timeout 3m >/dev/null || fail "the release cannot be had back: $said"
-  release status heddle | grep -q 'STATUS: deployed' || fail "the release is not as before: $said"
+  release status heddle | has 'STATUS: deployed' || fail "the release is not as before: $said"
   equal "$(daemons)" "$before" "IMEX daemons"
   pod third team node-2 | kn apply -f - >/dev/null
   eventually 60 "a further pod" running third

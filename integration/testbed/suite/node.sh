@@ -46,7 +46,7 @@ kill_agent() {
   signal "$1" "$old" KILL
   eventually 30 "the end of the agent of node $1" agent_is_not "$1" "$old"
 }
-agent_is_not() { ! agents "$1" | grep -qx "$2"; }
+agent_is_not() { ! agents "$1" | has -x "$2"; }
 restart_agent() {
   kill_agent "$1"
   eventually 120 "the agent of node $1 again" agent_was_restarted "$1"
@@ -108,7 +108,7 @@ watch_log() {
   log_from=$(stat -c %s "$log")
 }
 # said PATTERN
-said() { tail -c "+$((log_from + 1))" "$log" | grep -q -e "$1"; }
+said() { tail -c "+$((log_from + 1))" "$log" | has -e "$1"; }
 
 # counted NODE PATTERN: sum of the agent's series whose name and labels match.
 counted() {
