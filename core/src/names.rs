@@ -68,8 +68,9 @@ pub const CONTROLLER: &str = "heddle-controller";
 pub const AGENT: &str = "heddle-agent";
 
 /// ValidatingAdmissionPolicies that tie an agent's token to its own node's objects, and their bindings; the Helm chart has them.
-pub const POLICIES: [&str; 5] = [
+pub const POLICIES: [&str; 6] = [
     "heddle-agent-certificates",
+    "heddle-agent-events",
     "heddle-agent-imexdomains",
     "heddle-agent-imexnodes",
     "heddle-agent-resourceclaims",

@@ -1,4 +1,4 @@
-//! `ValidatingAdmissionPolicy`: those that a binding puts in force, without parameters and selectors.
+//! `ValidatingAdmissionPolicy`: those that a binding puts in force, without parameters, and of selectors `matchLabels` of objects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use cel::{Context, Program, Value as Cel};
 use serde_json::{Value, json};
 
 use super::cel::{LIBRARY, plain};
+use super::convert;
 use super::resource::{GroupResource, Resource};
 use super::selector::Filter;
 use super::status::{self, Outcome};
@@ -43,6 +44,8 @@ struct Expression {
 struct Policy {
     fails: bool,
     rules: Vec<Value>,
+    /// Labels that the object has, before or after.
+    labels: Value,
     conditions: Vec<Expression>,
     variables: Vec<(String, Expression)>,
     validations: Vec<(Expression, Option<String>, Option<Expression>)>,
@@ -109,6 +112,7 @@ impl Policy {
         Ok(Self {
             fails: spec["failurePolicy"] != "Ignore",
             rules: list(&spec["matchConstraints"]["resourceRules"]),
+            labels: spec["matchConstraints"]["objectSelector"]["matchLabels"].clone(),
             conditions: list(&spec["matchConditions"]).iter().map(condition).collect::<Result<_, String>>()?,
             variables: list(&spec["variables"]).iter().map(named).collect::<Result<_, String>>()?,
             validations: list(&spec["validations"]).iter().map(validation).collect::<Result<_, String>>()?,
@@ -120,13 +124,16 @@ impl Policy {
     /// # Errors
     /// Why not.
     fn judge(&self, asked: Asked<'_>) -> Result<(), String> {
-        if !self.rules.iter().any(|rule| matches(rule, asked)) {
+        let labelled = |object: Option<&Value>| object.is_some_and(|object| has_labels(object, &self.labels));
+        if !self.rules.iter().any(|rule| matches(rule, asked)) || !(labelled(asked.object) || labelled(asked.old)) {
             return Ok(());
         }
         let mut context = Context::with_env(LIBRARY.clone());
         context.add_variable_from_value("request", plain(&request(asked)));
-        context.add_variable_from_value("object", plain(asked.object.unwrap_or(&Value::Null)));
-        context.add_variable_from_value("oldObject", plain(asked.old.unwrap_or(&Value::Null)));
+        let shown =
+            |object: Option<&Value>| object.map_or(Value::Null, |object| convert::to_shown(asked.resource, object));
+        context.add_variable_from_value("object", plain(&shown(asked.object)));
+        context.add_variable_from_value("oldObject", plain(&shown(asked.old)));
         for condition in &self.conditions {
             match condition.is_true(&context) {
                 Ok(true) => {}
@@ -195,6 +202,11 @@ fn request(asked: Asked<'_>) -> Value {
         "subResource": asked.subresource.unwrap_or_default(),
         "userInfo": user,
     })
+}
+
+fn has_labels(object: &Value, wanted: &Value) -> bool {
+    let labels = &object["metadata"]["labels"];
+    wanted.as_object().is_none_or(|wanted| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)))
 }
 
 fn matches(rule: &Value, asked: Asked<'_>) -> bool {

@@ -135,6 +135,16 @@ case_an_agent_s_token_is_good_for_its_own_node_alone() {
   denied "removing another's slots" 'publishes devices of that node alone' stolen delete \
     "$(k get resourceslices -o json | jq -r '[.items[] | select(.spec.nodeName == "node-2")][0] | "resourceslice/" + .metadata.name')"
 
+  # event JQ: one of the agent's, changed.
+  event() {
+    jq -n '{apiVersion: "events.k8s.io/v1", kind: "Event", metadata: {generateName: "forged-", namespace: "default"}, eventTime: (now | strftime("%Y-%m-%dT%H:%M:%S.000000Z")),
+      action: "Prepare", reason: "Prepared", type: "Normal", note: "all is well", regarding: {kind: "Node", name: "node-1"},
+      reportingController: "heddle-agent", reportingInstance: "node-1"} | '"$1" | stolen create --dry-run=server -f -
+  }
+  event . >/dev/null || fail "an agent may not write Events"
+  denied "an Event of the controller's" 'as heddle-agent of that node alone' event '.reportingController = "heddle-controller"'
+  denied "an Event of another node's agent" 'as heddle-agent of that node alone' event '.reportingInstance = "node-2"'
+
   denied "Secrets, with the peers' authorities" 'cannot list' stolen -n heddle get secrets
   denied "the number of pods of a tenant" 'cannot list' stolen get pods -A
   # A token that belongs to no node is good for no node.
