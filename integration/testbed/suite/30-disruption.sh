@@ -48,6 +48,33 @@ case_a_runner_that_hangs_is_told_and_its_daemon_goes_on() {
   still_holds importer
 }
 
+label_again() { k label --overwrite node node-4 nvidia.com/gpu.present=true >/dev/null && eventually 120 "the agent of node 4" agent_serves 4; }
+has_no_agent() { is "$(agents "$1")" ""; }
+refused_deletions() { k -n heddle get events --field-selector reason=FailedDelete -o 'jsonpath={.items[*].message}' | grep -e "$1"; }
+
+case_a_node_that_loses_its_label_loses_no_daemon_and_no_job() {
+  local daemon
+  domain green
+  { pod exporter green node-2; pod importer green node-4; } | run_pods exporter importer
+  hold importer "$(export_of exporter)"
+  daemon=$(daemon_of 4)
+  undo+=(label_again)
+  k label node node-4 nvidia.com/gpu.present- >/dev/null
+  eventually 90 "the end of its agent" has_no_agent 4
+  eventually 60 "an Event that tells of the daemon" refused_deletions 'jobs would end with it'
+  equal "$(daemon_of 4)" "$daemon" "the IMEX daemon"
+  still_holds importer
+  label_again
+  pod late green node-4 | run_pods late
+  equal "$(daemon_of 4)" "$daemon" "the IMEX daemon, with the label again"
+  still_holds importer
+  # Who has drained the node may end it.
+  delete_pods exporter importer late
+  k -n heddle delete pods -l app.kubernetes.io/component=imex --field-selector spec.nodeName=node-4 >/dev/null
+  eventually 90 "the daemon of node 4" daemon_ready 4
+  [ "$(daemon_of 4)" != "$daemon" ] || fail "the daemon of the deleted pod goes on"
+}
+
 leader() { k -n heddle get lease heddle-controller -o 'jsonpath={.spec.holderIdentity}'; }
 leads_no_longer() {
   local now
