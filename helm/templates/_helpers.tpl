@@ -1,11 +1,11 @@
 {{- define "heddle.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimAll "-." }}
 {{- end }}
 
 {{- define "heddle.fullname" -}}
 {{- $name := include "heddle.name" . }}
 {{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) }}
-{{- default $full .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- default $full .Values.fullnameOverride | trunc 50 | trimAll "-." }}
 {{- end }}
 
 {{- define "heddle.namespace" -}}
@@ -15,8 +15,8 @@
 {{- /* Given (list . "agent"): what selects the pods of a component. */}}
 {{- define "heddle.selector" -}}
 {{- $root := index . 0 -}}
-app.kubernetes.io/name: {{ include "heddle.name" $root }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/name: {{ include "heddle.name" $root | quote }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
@@ -42,13 +42,18 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- default (ternary (printf "%s-controller" (include "heddle.fullname" .)) "default" .Values.controller.serviceAccount.create) .Values.controller.serviceAccount.name }}
 {{- end }}
 
-{{- /* The folder of the runner's socket and the CDI folder, as the agent's container has them. */}}
-{{- define "heddle.cdi.directory" -}}
-{{- if hasPrefix "/var/run/" .Values.cdi.directory }}{{ trimPrefix "/var" .Values.cdi.directory }}{{ else }}{{ .Values.cdi.directory }}{{ end }}
+{{- /* Given a path on the host: the one below which a container finds it. /var/run is a link, which leads into the container. */}}
+{{- define "heddle.path" -}}
+{{- if or (eq . "/var/run") (hasPrefix "/var/run/" .) }}{{ trimPrefix "/var" . }}{{ else }}{{ . }}{{ end }}
 {{- end }}
 
 {{- define "heddle.driverRoot" -}}
-{{- clean (printf "/host/%s" .Values.nvidiaDriverRoot) }}
+{{- clean (printf "/host/%s" (include "heddle.path" .Values.nvidiaDriverRoot)) }}
+{{- end }}
+
+{{- /* Given (list $theirs $ours): one map as YAML, in which theirs come first. A key that is there twice is no YAML. */}}
+{{- define "heddle.merged" -}}
+{{- toYaml (merge (deepCopy (default dict (index . 0))) (index . 1)) }}
 {{- end }}
 
 {{- /* Given (list $entries $own): the entries of a container's environment, of which those with a name in $own give way. */}}

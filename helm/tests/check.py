@@ -17,7 +17,7 @@ CHART = HERE.parent
 KUBE = ["--kube-version", "1.36.0"]
 
 # A render of each that people install: a name and its values, from tests/values/<name>.yaml.
-RENDERS = ["default", "host-managed", "host-managed-unprivileged", "no-gpus", "monitoring", "talos", "own-certificates", "unprivileged"]
+RENDERS = ["default", "everything", "nothing", "host-managed", "host-managed-unprivileged", "no-gpus", "monitoring", "talos", "own-certificates", "unprivileged"]
 
 # Values that must be refused, and the words that must be said.
 REFUSED = [
@@ -51,6 +51,32 @@ REFUSED = [
     (["image.pullPolicy=Sometimes"], "at '/image/pullPolicy'"),
     (["logLevel=verbose"], "at '/logLevel'"),
     (["monitoring.podMonitor.interval=often"], "at '/monitoring/podMonitor/interval'"),
+    (["slots=null"], "missing property 'slots'"),
+    (["imex.peerPort=null"], "missing property 'peerPort'"),
+    (["image=null"], "missing property 'image'"),
+    (["resources.gpus.enabled=null"], "missing property 'enabled'"),
+    (["controller.lease.durationSeconds=null"], "missing property 'durationSeconds'"),
+    (["cdi.directory=/x/../cdi"], "at '/cdi/directory'"),
+    (["imex.directory=/run/../etc"], "at '/imex/directory'"),
+    (["runtimeGuard.toolkitConfig={/etc/../x}"], "at '/runtimeGuard/toolkitConfig/0'"),
+    (["fullnameOverride=a..b"], "at '/fullnameOverride'"),
+    (["namespaceOverride=a.b"], "at '/namespaceOverride'"),
+    (["kubeletPlugin.runtimeClassName=yes: no"], "at '/kubeletPlugin/runtimeClassName'"),
+    (["imex.daemonSees={/dev}"], "at '/imex/daemonSees/0'"),
+    (["imex.daemonSees={/run/heddle}"], "the runner's own folder"),
+    (["imex.settings.LOG_FILE_NAME=a\u2028b"], "at '/imex/settings/LOG_FILE_NAME'"),
+    (["imex.settings.LOG_LEVEL=9223372036854775807"], "at '/imex/settings/LOG_LEVEL'"),
+    (["kubeletPlugin.containers.computeDomains.resources.claims[0].name=x"], "'claims' not allowed"),
+    (["kubeletPlugin.serviceAccount.create=false", "controller.serviceAccount.create=false"], "name two"),
+    (["kubeletPlugin.serviceAccount.name=x", "controller.serviceAccount.name=x"], "name two"),
+    (["kubeletPlugin.serviceAccount.name=heddle-imex"], "which the chart makes for something else"),
+    (["kubeletPlugin.updateStrategy.rollingUpdate.maxUnavailable=1"], "set the other to 0"),
+    (["kubeletPlugin.updateStrategy.rollingUpdate.maxSurge=0%"], "set the other to 0"),
+    (["kubeletPlugin.kubeletPluginsDirectoryPath=/a", "kubeletPlugin.kubeletRegistrarDirectoryPath=/a"], "not one"),
+    (["kubeletPlugin.metrics.port=51515"], "served by one process"),
+    (["imex.metrics.enabled=true", "imex.metrics.port=50000"], "both on the node's network"),
+    (["imex.mode=hostManaged", "imex.metrics.enabled=true"], "there is no imex pod"),
+    (["imex.mode=hostManaged", "peerAuthentication.mode=files", "peerAuthentication.secretName=x"], "the host's configuration"),
 ]
 
 

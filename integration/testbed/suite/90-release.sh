@@ -40,6 +40,10 @@ case_upgrade_and_rollback_touch_no_daemon_and_no_job() {
   # The last of the old ones ends when the last new one is ready.
   eventually 60 "an end of the agents of before the upgrade" all_new "$agents"
   as_before upgrade
+  local said
+  # Other names would be other DaemonSets.
+  if said=$(release upgrade heddle "$repository/helm" -f "$suite/../values.yaml" --set fullnameOverride=other 2>&1); then fail "upgraded to another name"; fi
+  contains "$said" 'by another name they would all end' "why another name is refused"
   pod after-upgrade team node-2 | kn apply -f - >/dev/null
   eventually 120 "a pod after the upgrade" running after-upgrade
   pods=$(restarts) agents=$(pods_named agent)

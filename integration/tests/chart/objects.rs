@@ -89,3 +89,46 @@ fn the_folder_above_the_cdi_folder_is_mounted() {
     assert_eq!(folder, format!("{mount}/cdi"));
     assert_eq!(format!("/host{}", named("volumes", "cdi")["hostPath"]["path"].as_str().unwrap()), mount);
 }
+
+/// What YAML would read as a number or a boolean is refused by the API server, and a key that is there twice by Flux.
+#[test]
+fn names_are_text_and_keys_are_there_once_in_every_render() {
+    fn look(place: &str, value: &Value) {
+        match value {
+            Value::Object(map) => {
+                for (key, value) in map {
+                    let place = format!("{place}.{key}");
+                    let names = [
+                        "name",
+                        "namespace",
+                        "serviceAccountName",
+                        "priorityClassName",
+                        "runtimeClassName",
+                        "secretName",
+                        "value",
+                    ];
+                    if names.contains(&key.as_str()) && !value.is_object() {
+                        assert!(value.is_string(), "{place} is {value}");
+                    }
+                    let maps = ["labels", "matchLabels", "annotations", "nodeSelector"];
+                    if maps.contains(&key.as_str()) && value.is_object() {
+                        let texts = value.as_object().unwrap().values().all(Value::is_string);
+                        assert!(texts, "{place} is {value}");
+                    }
+                    look(&place, value);
+                }
+            }
+            Value::Array(list) => list.iter().for_each(|value| look(place, value)),
+            _ => {}
+        }
+    }
+    let goldens = concat!(env!("CARGO_MANIFEST_DIR"), "/../helm/tests/golden");
+    let files: Vec<_> = std::fs::read_dir(goldens).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(files.iter().any(|file| file.ends_with("everything.yaml")));
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let objects: Vec<Value> =
+            serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        objects.iter().for_each(|object| look(&format!("{}: {}", file.display(), object["kind"]), object));
+    }
+}

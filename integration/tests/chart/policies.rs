@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use heddle_core::names;
+use heddle_integration::api::User;
 use serde_json::{Value, json};
 
-use crate::{Bed, NODE, rendered, with};
+use crate::{Bed, NODE, Writer, rendered, with};
 
 fn node(name: &str) -> Value {
     json!({"apiVersion": "imex.heddle.dev/v1alpha1", "kind": "IMEXNode", "metadata": {"name": name}, "spec": {}})
@@ -171,11 +172,74 @@ fn the_policies_know_every_field_of_what_they_guard() {
     }
 }
 
+fn event(name: &str, controller: &str, instance: &str) -> Value {
+    json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+        "eventTime": "2026-01-01T00:00:00.000000Z", "action": "Prepare", "reason": "Prepared", "type": "Normal",
+        "reportingController": controller, "reportingInstance": instance,
+        "regarding": {"kind": "ResourceClaim", "name": "c", "namespace": "default"},
+    })
+}
+
+#[tokio::test]
+async fn an_agent_reports_events_in_its_own_name() {
+    let bed = Bed::new().await;
+    let agent = bed.agent(Some(NODE));
+    refused(agent.create(event("a", "heddle-controller", NODE)).await, "Events as heddle-agent of that node alone");
+    refused(agent.create(event("a", "heddle-agent", "n2")).await, "Events as heddle-agent of that node alone");
+    refused(bed.agent(None).create(event("a", "heddle-agent", NODE)).await, "bound to no node");
+    let own = agent.create(event("a", "heddle-agent", NODE)).await.unwrap();
+    let own = agent
+        .replace(with(own, json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}})))
+        .await
+        .unwrap();
+    refused(agent.replace(with(own, json!({"reportingInstance": "n2"}))).await, "of that node alone");
+    let other = bed.admin().create(event("b", "kubelet", "n2")).await.unwrap();
+    refused(
+        agent.replace(with(other, json!({"reportingController": "heddle-agent", "reportingInstance": NODE}))).await,
+        "of that node alone",
+    );
+    // The API server takes no longer instance than this.
+    let long = "n".repeat(200);
+    bed.agent(Some(&long)).create(event("c", "heddle-agent", &long[..128])).await.unwrap();
+    refused(bed.agent(Some(&long)).create(event("d", "heddle-agent", &long[..127])).await, "of that node alone");
+}
+
+/// A DaemonSet's pod is deleted when its node loses the label that chose it, whatever the update strategy.
+#[tokio::test]
+async fn a_lost_label_ends_no_daemon() {
+    let bed = Bed::new().await;
+    bed.admin().create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "heddle"}})).await.unwrap();
+    let labels =
+        rendered()[&("DaemonSet".to_owned(), "heddle-imex".to_owned())]["spec"]["selector"]["matchLabels"].clone();
+    let pod = |name: &str, labels: &Value, phase: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "heddle", "labels": labels},
+            "spec": {"nodeName": NODE, "containers": [{"name": "x", "image": "x"}]}, "status": {"phase": phase},
+        })
+    };
+    let daemonsets = Writer(bed.server.client_of(User::service_account("kube-system", "daemon-set-controller", None)));
+    for (name, phase, stays) in [("runs", "Running", true), ("failed", "Failed", false), ("waits", "Pending", false)] {
+        let made = bed.admin().create(pod(name, &labels, phase)).await.unwrap();
+        let made = bed.admin().replace_status(with(made, json!({"status": {"phase": phase}}))).await.unwrap();
+        let deleted = daemonsets.delete(&made).await;
+        assert_eq!(deleted.is_err(), stays, "{name}");
+        if stays {
+            refused(deleted, "drain the node and delete its imex pod yourself");
+            bed.admin().delete(&made).await.unwrap();
+        }
+    }
+    let agent = with(labels, json!({"app.kubernetes.io/component": "agent"}));
+    let agent = bed.admin().create(pod("agent", &agent, "Running")).await.unwrap();
+    daemonsets.delete(&agent).await.unwrap();
+}
+
 #[test]
 fn every_policy_fails_closed_and_is_bound() {
     let objects = rendered();
     let policies: Vec<_> = objects.iter().filter(|((kind, _), _)| kind == "ValidatingAdmissionPolicy").collect();
-    assert_eq!(policies.iter().map(|((_, name), _)| name.as_str()).collect::<Vec<_>>(), names::POLICIES);
+    let known: Vec<_> = names::POLICIES.into_iter().chain(["heddle-imex-pods"]).collect();
+    assert_eq!(policies.iter().map(|((_, name), _)| name.as_str()).collect::<Vec<_>>(), known);
     for ((_, name), policy) in policies {
         assert_eq!(policy["spec"]["failurePolicy"], "Fail", "{name}");
         let binding = &objects[&("ValidatingAdmissionPolicyBinding".to_owned(), name.clone())];
