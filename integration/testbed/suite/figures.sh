@@ -19,15 +19,15 @@ agent_address() { k -n heddle get pod "$(agent_on node-1)" -o 'jsonpath={.status
 metrics() { curl -sf -m 10 "http://$(agent_address):8080/metrics"; }
 gone() { absent pod "$1"; }
 
-# processes NUMBER: ROLE RSS-KIB CPU-TICKS for each process of Heddle on the node.
+# processes NUMBER: ROLE RSS-KIB ANONYMOUS-KIB CPU-TICKS for each process of Heddle on the node.
 # shellcheck disable=SC2016
 processes() {
   testbed in "$1" sh -c 'for p in /proc/[0-9]*; do
       set -- $(tr "\0" " " <$p/cmdline 2>/dev/null)
       case "$1 $2" in */heddle\ agent | */heddle\ imex-runner | */heddle\ controller)
-        echo "$2 $(sed -n "s/^VmRSS:[^0-9]*\([0-9]*\).*/\1/p" $p/status) $(cut -d")" -f2 $p/stat | cut -d" " -f13,14)";;
+        echo "$2 $(sed -n "s/^\(VmRSS\|RssAnon\):[^0-9]*\([0-9]*\).*/\2/p" $p/status | tr "\n" " ") $(cut -d")" -f2 $p/stat | cut -d" " -f13,14)";;
       esac
-    done' | awk '{print $1, $2, $3 + $4}'
+    done' | awk '{print $1, $2, $3, $4 + $5}'
 }
 all_processes() { local node; for node in $(nodes); do processes "$node" | sed "s/^/$node /"; done; }
 
