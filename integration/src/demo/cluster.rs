@@ -24,6 +24,7 @@ use super::Options;
 use super::picture::NodeRow;
 use super::process::{Process, Start};
 use super::provision::{Binary, Node, provision};
+use super::scenes::LIMIT;
 use super::snapshot::{PodView, Snapshot};
 use super::stage::Stage;
 use crate::api::{ApiServer, Listening, User};
@@ -138,7 +139,7 @@ impl Cluster {
     /// One sentence that says what is missing.
     pub async fn ready(&self, stage: &mut Stage) -> anyhow::Result<()> {
         let began = stage.began();
-        let limit = Duration::from_secs(15) + START_LIMIT_PER_NODE * u32::try_from(self.nodes.len())?;
+        let limit = LIMIT + START_LIMIT_PER_NODE * u32::try_from(self.nodes.len())?;
         self.until("every node serves its IMEX domain and offers slots", limit, |snapshot| {
             let offering = self.nodes.iter().filter(|node| offers_slots(snapshot, &node.name)).count();
             if offering == self.nodes.len() { Ok(()) } else { Err(format!("{offering} of {} do", self.nodes.len())) }
