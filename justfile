@@ -3,6 +3,7 @@
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 arm64 := "aarch64-unknown-linux-gnu"
+arm64_env := "CARGO_PROFILE_DEV_DEBUG=false CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc"
 qemu := "qemu-aarch64-static -L /usr/aarch64-linux-gnu"
 
 # A minute or more each, most of it limits of the kubelet that are waited for. `just testbed test` has them.
@@ -40,19 +41,24 @@ check-alone:
     # What only tests may have: places where the disk fails.
     test -z "$(cargo tree -p heddle -e normal,build | grep ' fail v')"
 
+# The debug binary as the tests have it: nothing to build after them
+[private]
+tested:
+    cargo test --workspace --no-run --quiet
+
 # Write the files that are made from code
-generate:
+generate: tested
     mkdir -p helm/crds
-    cargo run --quiet -- crds > helm/crds/heddle.yaml
+    target/debug/heddle crds > helm/crds/heddle.yaml
 
 # Fail when a file that is made from code is not what the code makes
 generate-check: generate
     git diff --exit-code -- helm/crds
 
 # The demo, judged by its JSON document
-demo-check:
-    cargo run --quiet -- demo --json | python3 integration/check-demo.py
-    cargo run --quiet -- demo --json --chaos | python3 integration/check-demo.py
+demo-check: tested
+    target/debug/heddle demo --json | python3 integration/check-demo.py
+    target/debug/heddle demo --json --chaos | python3 integration/check-demo.py
 
 # What Heddle costs with the image's binary, beside the budgets: a node, or `boot`, `exclusive`, `scale` (docs/bench.md)
 bench *arguments:
@@ -61,8 +67,8 @@ bench *arguments:
 
 # Build for arm64, test the decisions and play a small demo there
 arm64:
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc cargo build --workspace --target {{ arm64 }}
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+    {{ arm64_env }} cargo build --workspace --target {{ arm64 }}
+    {{ arm64_env }} \
       CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="{{ qemu }}" \
       cargo test -p heddle-core --target {{ arm64 }}
     HEDDLE_LAUNCHER="{{ qemu }}" {{ qemu }} target/{{ arm64 }}/debug/heddle demo --json --nodes 2 --gpus-per-node 2 -f integration/manifests/small.yaml \
@@ -103,26 +109,30 @@ testbed *arguments:
 testbed-programs:
     ! integration/testbed/testbed possible || integration/testbed/build.sh
 
-# The end-to-end suite on two testbeds side by side, with the image as it is and the fakes of the debug build; without the cases that wait for minutes
-testbed-check:
+# The end-to-end suite on three testbeds side by side, with the image as it is and the fakes of the debug build; without the cases that wait for minutes
+testbed-check: tested
     #!/usr/bin/env bash
     set -euo pipefail
     if ! integration/testbed/testbed possible; then
       echo "testbed-check: NOT RUN, and nothing is known of real Kubernetes: see the line above"
       exit
     fi
-    cargo build
     export HEDDLE_TESTBED_BINARY=target/debug/heddle HEDDLE_TESTBED_IMAGE=target/image/heddle.tar
-    # Most of a case is waiting. What is built is built once: the second finds it in the cache.
-    first='^(10|20|21|22|35|60|61)-' log=$(mktemp)
-    HEDDLE_TESTBED=1 integration/testbed/testbed test --again --only "$first" --without '{{ long_cases }}' >"$log" 2>&1 &
-    other=$!
-    trap 'kill $other 2>/dev/null || true; rm -f "$log"' EXIT
-    result=0
-    integration/testbed/testbed test --again --figures --without "$first|{{ long_cases }}" || result=$?
-    wait $other || result=$?
-    echo "== the other testbed"
-    cat "$log"
+    # Most of a case is waiting. Of files that take equally long; what has a new file is on the last testbed.
+    beside=('^(10|20|21|22)-' '^(23|31|35)-') logs=$(mktemp -d) others=() result=0
+    trap 'kill "${others[@]}" 2>/dev/null || true; rm -rf "$logs"' EXIT
+    for number in "${!beside[@]}"; do
+      HEDDLE_TESTBED=$((number + 1)) integration/testbed/testbed test --again \
+        --only "${beside[number]}" --without '{{ long_cases }}' >"$logs/$number" 2>&1 &
+      others+=($!)
+    done
+    integration/testbed/testbed test --again --figures --without "$(IFS='|'; echo "${beside[*]}")|{{ long_cases }}" || result=$?
+    for number in "${!beside[@]}"; do
+      wait "${others[number]}" || result=$?
+      echo "== testbed $((number + 1))"
+      cat "$logs/$number"
+    done
+    others=()
     exit $result
 
 # Lint the scripts
