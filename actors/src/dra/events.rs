@@ -1,5 +1,6 @@
 //! Kubernetes Events on claims that cannot be prepared, and on their pods. Best effort, and never many.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use heddle_core::claim::ClaimKey;
@@ -16,6 +17,8 @@ use crate::said::Said;
 
 /// Pods that are told of one claim. A claim has one, or a few that share it; 256 are possible.
 const PODS: usize = 8;
+/// Claims whose Events wait for each other's; what comes beyond is said at a later attempt. More than a node has slots.
+const WAITING: usize = 64;
 /// An Event that takes longer is given up.
 const REQUEST: Duration = Duration::from_secs(5);
 
@@ -36,6 +39,16 @@ pub enum Message {
         /// UIDs of the claims.
         claims: Vec<String>,
     },
+    /// The Events of one claim have been written, or given up.
+    Written,
+}
+
+/// What is to be written, and on which objects.
+#[derive(Debug)]
+struct Notice {
+    about: Vec<ObjectReference>,
+    action: &'static str,
+    fault: Fault,
 }
 
 impl runtime::Message for Message {
@@ -43,12 +56,16 @@ impl runtime::Message for Message {
         match self {
             Self::Refused { .. } => "Refused",
             Self::Quarantined { .. } => "Quarantined",
+            Self::Written => "Written",
         }
     }
 
     /// What is refused is said again at the next attempt; what is in quarantine is in the log too.
     fn overflow(&self) -> Overflow {
-        Overflow::DropOldest
+        match self {
+            Self::Refused { .. } | Self::Quarantined { .. } => Overflow::DropOldest,
+            Self::Written => Overflow::Reject,
+        }
     }
 }
 
@@ -58,14 +75,32 @@ pub struct ClaimEvents {
     recorder: Recorder,
     /// UIDs of claims, and reasons.
     said: Said<(String, &'static str)>,
-    in_flight: Option<runtime::Task>,
+    waiting: VecDeque<Notice>,
+    writing: bool,
 }
 
 impl ClaimEvents {
     /// For the agent of `node`.
     pub fn new(client: Client, node: &str) -> Self {
         let recorder = Recorder::new(client, names::AGENT, Some(node.to_owned()));
-        Self { node: node.to_owned(), recorder, said: Said::default(), in_flight: None }
+        Self { node: node.to_owned(), recorder, said: Said::default(), waiting: VecDeque::new(), writing: false }
+    }
+
+    fn refused(&mut self, claim: ClaimKey, pods: Vec<ObjectReference>, fault: Fault, now: Instant) {
+        if self.waiting.len() < WAITING && self.said.is_news((claim.uid.clone(), fault.reason), now) {
+            let about = std::iter::once(reference(claim)).chain(pods.into_iter().take(PODS)).collect();
+            self.waiting.push_back(Notice { about, action: "Prepare", fault });
+        }
+    }
+
+    /// One at a time: whoever has many claims that cannot be prepared is no load on the API server.
+    fn write(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.writing {
+            return;
+        }
+        let Some(notice) = self.waiting.pop_front() else { return };
+        self.writing = true;
+        cx.spawn_then("event", publish(self.recorder.clone(), notice), |()| Message::Written);
     }
 }
 
@@ -74,47 +109,35 @@ impl Actor for ClaimEvents {
     type Message = Message;
 
     fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
-        let (claim, pods, fault) = match message {
-            Message::Refused { claim, pods, fault } => (claim, pods, fault),
+        match message {
+            Message::Refused { claim, pods, fault } => self.refused(claim, pods, fault, Instant::now()),
             Message::Quarantined { claims } => {
-                // Rare, and said by nobody again: it does not wait for others.
+                // Rare, and said by nobody again: it goes before others.
                 let about = vec![crate::reference::node(&self.node)];
-                cx.spawn("event", publish(self.recorder.clone(), about, "Recover", quarantined(&claims)));
-                return Ok(());
+                self.waiting.push_front(Notice { about, action: "Recover", fault: quarantined(&claims) });
             }
-        };
-        // One at a time: when the API server is slow, the newest attempts are worth no more than this one.
-        let busy = self.in_flight.as_ref().is_some_and(|task| !task.is_finished());
-        if busy || !self.said.is_news((claim.uid.clone(), fault.reason), Instant::now()) {
-            return Ok(());
+            Message::Written => self.writing = false,
         }
-        let about = std::iter::once(reference(claim)).chain(pods.into_iter().take(PODS)).collect();
-        self.in_flight = Some(cx.spawn("event", publish(self.recorder.clone(), about, "Prepare", fault)));
+        self.write(cx);
         Ok(())
     }
 }
 
-async fn publish(
-    recorder: Recorder,
-    about: Vec<ObjectReference>,
-    action: &'static str,
-    fault: Fault,
-) -> Result<(), Fault> {
+async fn publish(recorder: Recorder, notice: Notice) {
     let event = Event {
         type_: EventType::Warning,
-        reason: fault.reason.into(),
-        note: Some(fault.message),
-        action: action.into(),
+        reason: notice.fault.reason.into(),
+        note: Some(notice.fault.message),
+        action: notice.action.into(),
         secondary: None,
     };
-    for about in about {
+    for about in notice.about {
         match tokio::time::timeout(REQUEST, recorder.publish(&event, &about)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::info!("an Event could not be written: {error}"),
             Err(_) => tracing::info!("an Event could not be written in time"),
         }
     }
-    Ok(())
 }
 
 fn quarantined(claims: &[String]) -> Fault {
@@ -137,5 +160,36 @@ fn reference(claim: ClaimKey) -> ObjectReference {
         name: Some(claim.name),
         uid: Some(claim.uid),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pod with several claims has them refused in the same moment.
+    #[tokio::test]
+    async fn claims_that_are_refused_at_once_are_all_told() {
+        let nobody = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let mut events = ClaimEvents::new(Client::try_from(nobody).unwrap(), "n0");
+        let claim =
+            |number: usize| ClaimKey { namespace: "a".into(), name: format!("c{number}"), uid: format!("u{number}") };
+        let mut refused = |number: usize| {
+            events.refused(
+                claim(number),
+                Vec::new(),
+                Fault::retryable(reason::DAEMON_NOT_READY, "wait"),
+                Instant::now(),
+            );
+            events.waiting.len()
+        };
+        assert_eq!((refused(0), refused(1), refused(2)), (1, 2, 3));
+        assert_eq!(refused(1), 3, "it waits already");
+        assert_eq!((3..WAITING + 9).map(&mut refused).max(), Some(WAITING));
+        events.waiting.clear();
+        // What found no place was not told, and is at its next attempt.
+        let beyond = claim(WAITING + 8);
+        events.refused(beyond, Vec::new(), Fault::retryable(reason::DAEMON_NOT_READY, "wait"), Instant::now());
+        assert_eq!(events.waiting.len(), 1);
     }
 }
