@@ -19,6 +19,8 @@ use crate::said::Said;
 const PODS: usize = 8;
 /// Claims whose Events wait for each other's; what comes beyond is said at a later attempt. More than a node has slots.
 const WAITING: usize = 64;
+/// What has waited longer is told no more: the claim may be prepared by now.
+const NEWS: Duration = Duration::from_secs(60);
 /// An Event that takes longer is given up.
 const REQUEST: Duration = Duration::from_secs(5);
 
@@ -49,6 +51,8 @@ struct Notice {
     about: Vec<ObjectReference>,
     action: &'static str,
     fault: Fault,
+    /// When it is no news any more.
+    until: Option<Instant>,
 }
 
 impl runtime::Message for Message {
@@ -89,8 +93,13 @@ impl ClaimEvents {
     fn refused(&mut self, claim: ClaimKey, pods: Vec<ObjectReference>, fault: Fault, now: Instant) {
         if self.waiting.len() < WAITING && self.said.is_news((claim.uid.clone(), fault.reason), now) {
             let about = std::iter::once(reference(claim)).chain(pods.into_iter().take(PODS)).collect();
-            self.waiting.push_back(Notice { about, action: "Prepare", fault });
+            self.waiting.push_back(Notice { about, action: "Prepare", fault, until: Some(now + NEWS) });
         }
+    }
+
+    fn next(&mut self, now: Instant) -> Option<Notice> {
+        self.waiting.retain(|notice| notice.until.is_none_or(|until| now < until));
+        self.waiting.pop_front()
     }
 
     /// One at a time: whoever has many claims that cannot be prepared is no load on the API server.
@@ -98,7 +107,7 @@ impl ClaimEvents {
         if self.writing {
             return;
         }
-        let Some(notice) = self.waiting.pop_front() else { return };
+        let Some(notice) = self.next(Instant::now()) else { return };
         self.writing = true;
         cx.spawn_then("event", publish(self.recorder.clone(), notice), |()| Message::Written);
     }
@@ -114,7 +123,7 @@ impl Actor for ClaimEvents {
             Message::Quarantined { claims } => {
                 // Rare, and said by nobody again: it goes before others.
                 let about = vec![crate::reference::node(&self.node)];
-                self.waiting.push_front(Notice { about, action: "Recover", fault: quarantined(&claims) });
+                self.waiting.push_front(Notice { about, action: "Recover", fault: quarantined(&claims), until: None });
             }
             Message::Written => self.writing = false,
         }
@@ -135,7 +144,11 @@ async fn publish(recorder: Recorder, notice: Notice) {
         match tokio::time::timeout(REQUEST, recorder.publish(&event, &about)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::info!("an Event could not be written: {error}"),
-            Err(_) => tracing::info!("an Event could not be written in time"),
+            Err(_) => {
+                // The others would take as long, and there are claims behind these.
+                tracing::info!("an Event could not be written in time");
+                return;
+            }
         }
     }
 }
@@ -186,7 +199,11 @@ mod tests {
         assert_eq!((refused(0), refused(1), refused(2)), (1, 2, 3));
         assert_eq!(refused(1), 3, "it waits already");
         assert_eq!((3..WAITING + 9).map(&mut refused).max(), Some(WAITING));
-        events.waiting.clear();
+        // What has waited too long is no news, and what was found in quarantine is at any time.
+        events.waiting.push_back(Notice { about: Vec::new(), action: "Recover", fault: quarantined(&[]), until: None });
+        assert!(events.next(Instant::now()).is_some_and(|notice| notice.action == "Prepare"));
+        assert!(events.next(Instant::now() + NEWS).is_some_and(|notice| notice.action == "Recover"));
+        assert!(events.waiting.is_empty());
         // What found no place was not told, and is at its next attempt.
         let beyond = claim(WAITING + 8);
         events.refused(beyond, Vec::new(), Fault::retryable(reason::DAEMON_NOT_READY, "wait"), Instant::now());
