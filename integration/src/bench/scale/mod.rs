@@ -315,7 +315,7 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// Where other programs take the CPU, what the start has left comes late; what is repeated is there at the last look too.
+    /// Where other programs take the CPU, what the start has left comes late; what is repeated within a look is there at the last one too.
     async fn rest(&mut self, figures: &mut Figures) -> anyhow::Result<()> {
         let (mut counts, mut cpu) = self.one_rest().await?;
         for _ in 1..RESTS {
