@@ -225,7 +225,7 @@ async fn a_lost_label_ends_no_daemon() {
         let deleted = daemonsets.delete(&made).await;
         assert_eq!(deleted.is_err(), stays, "{name}");
         if stays {
-            refused(deleted, "drain the node and delete its imex pod yourself");
+            refused(deleted, "then delete its imex pod yourself");
             bed.admin().delete(&made).await.unwrap();
         }
     }
