@@ -1,5 +1,8 @@
 //! Kubernetes Events that the API server takes, whatever they are about.
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
 use heddle_core::fault::plain;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1;
@@ -9,12 +12,60 @@ use kube::api::PostParams;
 use kube::runtime::events::{self, Event, EventType, Reporter};
 use kube::{Api, Client};
 
+/// An Event that takes longer is given up.
+const REQUEST: Duration = Duration::from_secs(5);
 /// Longest note that the API server takes, in bytes.
 const NOTE: usize = 1024;
 /// Longest name of a reporter's instance that it takes.
 const INSTANCE: usize = 128;
 /// Longest name of an object.
 const NAME: usize = 253;
+
+/// What an actor has to write, one after the other: whoever has much to say is no load on the API server.
+pub(crate) struct Outbox<N> {
+    pub(crate) waiting: VecDeque<N>,
+    room: usize,
+    writing: bool,
+}
+
+impl<N> Outbox<N> {
+    /// An empty one, in which `room` may wait.
+    pub(crate) fn new(room: usize) -> Self {
+        Self { waiting: VecDeque::new(), room, writing: false }
+    }
+
+    /// Whether one more may wait.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting.len() < self.room
+    }
+
+    /// What is to be written now: nothing until [`Self::written`] is told of the one before.
+    pub(crate) fn next(&mut self) -> Option<N> {
+        let next = if self.writing { None } else { self.waiting.pop_front() };
+        self.writing |= next.is_some();
+        next
+    }
+
+    /// The last one has been written, or given up.
+    pub(crate) fn written(&mut self) {
+        self.writing = false;
+    }
+}
+
+/// Waits for the write of an Event, and whether there was an answer in time. Why it could not be written is logged.
+pub(crate) async fn in_time(write: impl Future<Output = kube::Result<()>>) -> bool {
+    match tokio::time::timeout(REQUEST, write).await {
+        Ok(Ok(())) => true,
+        Ok(Err(error)) => {
+            tracing::info!("an Event could not be written: {error}");
+            true
+        }
+        Err(_) => {
+            tracing::info!("an Event could not be written in time");
+            false
+        }
+    }
+}
 
 /// Writes Events, and counts repetitions on the first one.
 #[derive(Clone)]

@@ -1,8 +1,5 @@
 //! Kubernetes Events on the Node. Best effort, each once in a while, and never many.
 
-use std::collections::VecDeque;
-use std::time::Duration;
-
 use heddle_core::fault::Fault;
 use heddle_core::inventory::Notice;
 use heddle_core::names;
@@ -11,14 +8,12 @@ use kube::runtime::events::{Event, EventType};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use crate::events::Recorder;
+use crate::events::{Outbox, Recorder, in_time};
 use crate::runtime::{self, Actor, Cx, Overflow};
 use crate::said::Said;
 
 /// Events that wait while one is being written; what is too much is in the log.
 const WAITING: usize = 32;
-/// An Event that takes longer is given up.
-const REQUEST: Duration = Duration::from_secs(5);
 
 /// What [`NodeEvents`] is told.
 #[derive(Debug)]
@@ -51,8 +46,7 @@ pub struct NodeEvents {
     recorder: Recorder,
     node: String,
     said: Said<Notice>,
-    waiting: VecDeque<Notice>,
-    writing: bool,
+    outbox: Outbox<Notice>,
 }
 
 impl NodeEvents {
@@ -63,8 +57,7 @@ impl NodeEvents {
             client,
             node: node.to_owned(),
             said: Said::default(),
-            waiting: VecDeque::new(),
-            writing: false,
+            outbox: Outbox::new(WAITING),
         }
     }
 
@@ -77,17 +70,13 @@ impl NodeEvents {
         } else {
             tracing::info!(reason = notice.reason, "{}", notice.note);
         }
-        if self.waiting.len() < WAITING && self.said.is_news(notice.clone(), now) {
-            self.waiting.push_back(notice);
+        if self.outbox.has_room() && self.said.is_news(notice.clone(), now) {
+            self.outbox.waiting.push_back(notice);
         }
     }
 
     fn write(&mut self, cx: &mut Cx<'_, Self>) {
-        if self.writing {
-            return;
-        }
-        let Some(notice) = self.waiting.pop_front() else { return };
-        self.writing = true;
+        let Some(notice) = self.outbox.next() else { return };
         let write = publish(self.client.clone(), self.recorder.clone(), self.node.clone(), notice);
         cx.spawn_then("event", write, |()| Message::Written);
     }
@@ -100,7 +89,7 @@ impl Actor for NodeEvents {
     fn handle(&mut self, message: Message, cx: &mut Cx<'_, Self>) -> Result<(), Fault> {
         match message {
             Message::Notice(notice) => self.notice(notice, Instant::now()),
-            Message::Written => self.writing = false,
+            Message::Written => self.outbox.written(),
         }
         self.write(cx);
         Ok(())
@@ -127,11 +116,7 @@ async fn publish(client: Client, recorder: Recorder, node: String, notice: Notic
         };
         recorder.publish(&event, &reference).await
     };
-    match tokio::time::timeout(REQUEST, written).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::info!("an Event could not be written: {error}"),
-        Err(_) => tracing::info!("an Event could not be written in time"),
-    }
+    in_time(written).await;
 }
 
 #[cfg(test)]
@@ -148,14 +133,14 @@ mod tests {
             events.notice(notice("GPU 0: XID 79"), Instant::now());
         }
         events.notice(notice("GPU 1: XID 79"), Instant::now());
-        assert_eq!(events.waiting.len(), 2);
-        events.waiting.clear();
+        assert_eq!(events.outbox.waiting.len(), 2);
+        events.outbox.waiting.clear();
         tokio::time::advance(REPEAT).await;
         events.notice(notice("GPU 0: XID 79"), Instant::now());
-        assert_eq!(events.waiting.len(), 1);
+        assert_eq!(events.outbox.waiting.len(), 1);
         for number in 0..1000 {
             events.notice(notice(&number.to_string()), Instant::now());
         }
-        assert_eq!(events.waiting.len(), WAITING);
+        assert_eq!(events.outbox.waiting.len(), WAITING);
     }
 }

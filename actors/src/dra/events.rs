@@ -1,6 +1,5 @@
 //! Kubernetes Events on claims that cannot be prepared, and on their pods. Best effort, and never many.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use heddle_core::claim::ClaimKey;
@@ -11,7 +10,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType};
 use tokio::time::Instant;
 
-use crate::events::Recorder;
+use crate::events::{Outbox, Recorder, in_time};
 use crate::runtime::{self, Actor, Cx, Overflow};
 use crate::said::Said;
 
@@ -21,8 +20,6 @@ const PODS: usize = 8;
 const WAITING: usize = 64;
 /// What has waited longer is told no more: the claim may be prepared by now.
 const NEWS: Duration = Duration::from_secs(60);
-/// An Event that takes longer is given up.
-const REQUEST: Duration = Duration::from_secs(5);
 
 /// What [`ClaimEvents`] is told.
 #[derive(Debug)]
@@ -79,36 +76,30 @@ pub struct ClaimEvents {
     recorder: Recorder,
     /// UIDs of claims, and reasons.
     said: Said<(String, &'static str)>,
-    waiting: VecDeque<Notice>,
-    writing: bool,
+    outbox: Outbox<Notice>,
 }
 
 impl ClaimEvents {
     /// For the agent of `node`.
     pub fn new(client: Client, node: &str) -> Self {
         let recorder = Recorder::new(client, names::AGENT, Some(node.to_owned()));
-        Self { node: node.to_owned(), recorder, said: Said::default(), waiting: VecDeque::new(), writing: false }
+        Self { node: node.to_owned(), recorder, said: Said::default(), outbox: Outbox::new(WAITING) }
     }
 
     fn refused(&mut self, claim: ClaimKey, pods: Vec<ObjectReference>, fault: Fault, now: Instant) {
-        if self.waiting.len() < WAITING && self.said.is_news((claim.uid.clone(), fault.reason), now) {
+        if self.outbox.has_room() && self.said.is_news((claim.uid.clone(), fault.reason), now) {
             let about = std::iter::once(reference(claim)).chain(pods.into_iter().take(PODS)).collect();
-            self.waiting.push_back(Notice { about, action: "Prepare", fault, until: Some(now + NEWS) });
+            self.outbox.waiting.push_back(Notice { about, action: "Prepare", fault, until: Some(now + NEWS) });
         }
     }
 
     fn next(&mut self, now: Instant) -> Option<Notice> {
-        self.waiting.retain(|notice| notice.until.is_none_or(|until| now < until));
-        self.waiting.pop_front()
+        self.outbox.waiting.retain(|notice| notice.until.is_none_or(|until| now < until));
+        self.outbox.next()
     }
 
-    /// One at a time: whoever has many claims that cannot be prepared is no load on the API server.
     fn write(&mut self, cx: &mut Cx<'_, Self>) {
-        if self.writing {
-            return;
-        }
         let Some(notice) = self.next(Instant::now()) else { return };
-        self.writing = true;
         cx.spawn_then("event", publish(self.recorder.clone(), notice), |()| Message::Written);
     }
 }
@@ -123,9 +114,14 @@ impl Actor for ClaimEvents {
             Message::Quarantined { claims } => {
                 // Rare, and said by nobody again: it goes before others.
                 let about = vec![crate::reference::node(&self.node)];
-                self.waiting.push_front(Notice { about, action: "Recover", fault: quarantined(&claims), until: None });
+                self.outbox.waiting.push_front(Notice {
+                    about,
+                    action: "Recover",
+                    fault: quarantined(&claims),
+                    until: None,
+                });
             }
-            Message::Written => self.writing = false,
+            Message::Written => self.outbox.written(),
         }
         self.write(cx);
         Ok(())
@@ -141,14 +137,9 @@ async fn publish(recorder: Recorder, notice: Notice) {
         secondary: None,
     };
     for about in notice.about {
-        match tokio::time::timeout(REQUEST, recorder.publish(&event, &about)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::info!("an Event could not be written: {error}"),
-            Err(_) => {
-                // The others would take as long, and there are claims behind these.
-                tracing::info!("an Event could not be written in time");
-                return;
-            }
+        if !in_time(recorder.publish(&event, &about)).await {
+            // The others would take as long, and there are claims behind these.
+            return;
         }
     }
 }
@@ -194,19 +185,26 @@ mod tests {
                 Fault::retryable(reason::DAEMON_NOT_READY, "wait"),
                 Instant::now(),
             );
-            events.waiting.len()
+            events.outbox.waiting.len()
         };
         assert_eq!((refused(0), refused(1), refused(2)), (1, 2, 3));
         assert_eq!(refused(1), 3, "it waits already");
         assert_eq!((3..WAITING + 9).map(&mut refused).max(), Some(WAITING));
         // What has waited too long is no news, and what was found in quarantine is at any time.
-        events.waiting.push_back(Notice { about: Vec::new(), action: "Recover", fault: quarantined(&[]), until: None });
+        events.outbox.waiting.push_back(Notice {
+            about: Vec::new(),
+            action: "Recover",
+            fault: quarantined(&[]),
+            until: None,
+        });
         assert!(events.next(Instant::now()).is_some_and(|notice| notice.action == "Prepare"));
+        assert!(events.next(Instant::now()).is_none(), "one at a time");
+        events.outbox.written();
         assert!(events.next(Instant::now() + NEWS).is_some_and(|notice| notice.action == "Recover"));
-        assert!(events.waiting.is_empty());
+        assert!(events.outbox.waiting.is_empty());
         // What found no place was not told, and is at its next attempt.
         let beyond = claim(WAITING + 8);
         events.refused(beyond, Vec::new(), Fault::retryable(reason::DAEMON_NOT_READY, "wait"), Instant::now());
-        assert_eq!(events.waiting.len(), 1);
+        assert_eq!(events.outbox.waiting.len(), 1);
     }
 }
