@@ -12,4 +12,5 @@ pub mod driver_root;
 pub mod hardware;
 pub mod imex;
 pub mod kubelet;
+pub mod labels;
 pub mod node;

@@ -1,10 +1,12 @@
-//! `ValidatingAdmissionPolicy`: those that a binding puts in force, without parameters, and of selectors `matchLabels` of objects.
+//! `ValidatingAdmissionPolicy`: those that a binding puts in force, without parameters and selectors of namespaces.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use cel::objects::{Key as CelKey, Map};
 use cel::{Context, Program, Value as Cel};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::cel::{LIBRARY, plain};
@@ -14,6 +16,7 @@ use super::selector::Filter;
 use super::status::{self, Outcome};
 use super::store::{Key, Store};
 use super::user::User;
+use crate::labels::selector_matches;
 
 /// Compiled policies, by their names; each with the resourceVersion that it was compiled of.
 #[derive(Default)]
@@ -44,8 +47,8 @@ struct Expression {
 struct Policy {
     fails: bool,
     rules: Vec<Value>,
-    /// Labels that the object has, before or after.
-    labels: Value,
+    /// What the object is, before or after.
+    selector: LabelSelector,
     conditions: Vec<Expression>,
     variables: Vec<(String, Expression)>,
     validations: Vec<(Expression, Option<String>, Option<Expression>)>,
@@ -112,7 +115,9 @@ impl Policy {
         Ok(Self {
             fails: spec["failurePolicy"] != "Ignore",
             rules: list(&spec["matchConstraints"]["resourceRules"]),
-            labels: spec["matchConstraints"]["objectSelector"]["matchLabels"].clone(),
+            selector: Option::deserialize(&spec["matchConstraints"]["objectSelector"])
+                .map_err(|error| format!("the objectSelector cannot be read: {error}"))?
+                .unwrap_or_default(),
             conditions: list(&spec["matchConditions"]).iter().map(condition).collect::<Result<_, String>>()?,
             variables: list(&spec["variables"]).iter().map(named).collect::<Result<_, String>>()?,
             validations: list(&spec["validations"]).iter().map(validation).collect::<Result<_, String>>()?,
@@ -124,8 +129,9 @@ impl Policy {
     /// # Errors
     /// Why not.
     fn judge(&self, asked: Asked<'_>) -> Result<(), String> {
-        let labelled = |object: Option<&Value>| object.is_some_and(|object| has_labels(object, &self.labels));
-        if !self.rules.iter().any(|rule| matches(rule, asked)) || !(labelled(asked.object) || labelled(asked.old)) {
+        let selected = |object: &Value| selector_matches(&self.selector, labels(object).as_ref());
+        let is_meant = self.rules.iter().any(|rule| matches(rule, asked));
+        if !is_meant || !asked.object.into_iter().chain(asked.old).any(selected) {
             return Ok(());
         }
         let mut context = Context::with_env(LIBRARY.clone());
@@ -204,9 +210,8 @@ fn request(asked: Asked<'_>) -> Value {
     })
 }
 
-fn has_labels(object: &Value, wanted: &Value) -> bool {
-    let labels = &object["metadata"]["labels"];
-    wanted.as_object().is_none_or(|wanted| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)))
+fn labels(object: &Value) -> Option<BTreeMap<String, String>> {
+    Option::deserialize(&object["metadata"]["labels"]).ok().flatten()
 }
 
 fn matches(rule: &Value, asked: Asked<'_>) -> bool {

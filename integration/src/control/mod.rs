@@ -9,7 +9,6 @@ mod component;
 pub mod device_selector;
 mod events;
 mod garbage;
-pub mod labels;
 pub mod pods;
 pub mod quantity;
 pub mod scheduler;

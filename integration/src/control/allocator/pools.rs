@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{Node, NodeSelector};
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 
 use super::super::device_selector::DeviceVersion;
-use super::super::labels::node_selector_matches;
 use super::DeviceId;
+use crate::labels::node_selector_matches;
 
 /// All pools, by driver and name.
 #[derive(Clone, Debug, Default)]

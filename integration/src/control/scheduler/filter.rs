@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, Taint, Toleration};
 
-use super::super::labels::{has_all, node_selector_matches, selector_matches};
 use super::super::quantity::Quantity;
 use super::snapshot::{NodeInfo, Snapshot};
+use crate::labels::{has_all, node_selector_matches, selector_matches};
 
 /// The scheduler's words for why `pod` may not run on the node, `None` if it may.
 pub fn refusal(pod: &Pod, info: &NodeInfo, snapshot: &Snapshot) -> Option<String> {

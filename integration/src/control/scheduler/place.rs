@@ -10,11 +10,11 @@ use kube::ResourceExt;
 
 use super::super::allocator::{self, Inputs, Refusal};
 use super::super::device_selector::Selectors;
-use super::super::labels::node_selector_matches;
 use super::super::pods::{self, ClaimName};
 use super::filter;
 use super::snapshot::{NodeInfo, Snapshot};
 use super::verdict::{Verdict, everywhere};
+use crate::labels::node_selector_matches;
 
 /// Most consumers of one claim.
 const MAX_CONSUMERS: usize = 256;

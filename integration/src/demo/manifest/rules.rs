@@ -4,7 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
 
 use super::{Document, Problem};
-use crate::control::{device_selector, labels};
+use crate::control::device_selector;
+use crate::labels;
 
 /// Every broken rule of a document whose shape is right.
 pub(super) fn check(document: &Document) -> Vec<Problem> {
