@@ -32,14 +32,18 @@ spec:
   - expression: variables.node != ""
     message: the agent's token is bound to no node; use the one that the kubelet projects into its pod
   {{- toYaml $spec.validations | nindent 2 }}
+{{ include "heddle.policy.binding" (list $root $name) }}
+{{- end }}
+{{- /* Given (list . $name): what puts a policy in force. */}}
+{{- define "heddle.policy.binding" -}}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
-  name: {{ $name }}
+  name: {{ index . 1 }}
   labels:
-    {{- include "heddle.labels" (list $root "policy") | nindent 4 }}
+    {{- include "heddle.labels" (list (index . 0) "policy") | nindent 4 }}
 spec:
-  policyName: {{ $name }}
+  policyName: {{ index . 1 }}
   validationActions: [Deny]
 {{- end }}
