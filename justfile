@@ -9,6 +9,8 @@ qemu := "qemu-aarch64-static -L /usr/aarch64-linux-gnu"
 # A minute or more each, most of it limits of the kubelet that are waited for. `just testbed test` has them.
 long_cases := "case_(k3|k11|k16|k28|k35|k37|k45)_|a_minute_without|killed_while_pods_come|lost_for_good|nearly_used|quarantined_channel"
 
+scripts := ".ci/run integration/*.sh integration/*/*.sh integration/testbed/testbed integration/testbed/suite/*.sh"
+
 # List the recipes
 default:
     @just --list
@@ -137,9 +139,9 @@ testbed-check: tested
 
 # Lint the scripts
 shell-check:
-    shellcheck --external-sources --source-path=SCRIPTDIR .ci/run integration/*.sh integration/*/*.sh integration/testbed/testbed integration/testbed/suite/*.sh
+    shellcheck --external-sources --source-path=SCRIPTDIR {{ scripts }}
     # Under pipefail, what writes to a reader that has stopped reading fails now and then: `first` and `has` read to the end.
-    found=$(cat .ci/run integration/*.sh integration/*/*.sh integration/testbed/testbed integration/testbed/suite/*.sh | awk '/\| *(head|grep (-[a-zA-Z]*[qm]|--quiet))/ && !/\|\| true/'); echo "$found"; test -z "$found"
+    found=$(cat {{ scripts }} | awk '/\| *(head|grep (-[a-zA-Z]*[qm]|--quiet))/ && !/\|\| true/'); echo "$found"; test -z "$found"
 
 # What continuous integration runs
 ci: fmt-check shell-check test clippy check-alone generate-check nvml-header-check cdi-check demo-check chart-check arm64 image-check testbed-programs testbed-check
